@@ -1,0 +1,1 @@
+"""Point estimates and posteriors of the models: the only modules beside `models` that load JAX."""

@@ -1,0 +1,1 @@
+"""Asking a judge: reading answers, the store of attempts, the client and the loop over phases."""

@@ -1,0 +1,1 @@
+"""The NumPyro models of both stages, one a module."""
