@@ -7,7 +7,7 @@ usage, 3 unusable input, 4 the judge's server could not be used.
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class RcpError(Exception):
@@ -35,8 +35,9 @@ class InputError(RcpError, ValueError):
     source : path-like, optional
         File, folder or name of the table.
     row : int, optional
-        1-based row of the table (data rows, a header not counted), or the line of a text file that
-        has no header.
+        1-based row of the table; a header does not count.
+    line : int, optional
+        1-based line of a text file, blank lines counted.
     column : str, optional
         Name of the column.
     remedy : str, optional
@@ -44,7 +45,7 @@ class InputError(RcpError, ValueError):
 
     Notes
     -----
-    ``str()`` reads ``SOURCE: row R, column C: message; remedy`` with the absent parts left out.
+    ``str()`` reads ``SOURCE: row R (or line L), column C: message; remedy`` with the absent parts left out.
     """
 
     exit_code: ClassVar[int] = 3
@@ -55,18 +56,21 @@ class InputError(RcpError, ValueError):
         *,
         source: str | os.PathLike[str] | None = None,
         row: int | None = None,
+        line: int | None = None,
         column: str | None = None,
         remedy: str | None = None,
     ) -> None:
         self.message = message
         self.source = None if source is None else os.fspath(source)
         self.row = row
+        self.line = line
         self.column = column
         self.remedy = remedy
         place = ", ".join(
             part
             for part in (
                 None if row is None else f"row {row}",
+                None if line is None else f"line {line}",
                 None if column is None else f"column {column}",
             )
             if part
@@ -76,13 +80,12 @@ class InputError(RcpError, ValueError):
 
     def __reduce__(self):
         # The default would call the class with the composed text alone and lose the parts.
-        return (_rebuild, (self.message, self.source, self.row, self.column, self.remedy))
+        parts = {"source": self.source, "row": self.row, "line": self.line}
+        return (_rebuild, (self.message, {**parts, "column": self.column, "remedy": self.remedy}))
 
 
-def _rebuild(
-    message: str, source: str | None, row: int | None, column: str | None, remedy: str | None
-) -> InputError:
-    return InputError(message, source=source, row=row, column=column, remedy=remedy)
+def _rebuild(message: str, parts: dict[str, Any]) -> InputError:
+    return InputError(message, **parts)
 
 
 class JudgeError(RcpError):
