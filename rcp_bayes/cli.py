@@ -1,0 +1,229 @@
+"""The command `rcp-bayes`: arguments in, results on stdout, progress on stderr, exit codes of the contract.
+
+Thin on purpose: each command reads its arguments, calls one or two library functions and prints.
+Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rcp_bayes import __version__
+from rcp_bayes.errors import InputError, JudgeError, UsageError
+
+EXIT_DONE, EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_JUDGE, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
+PROTOCOLS = ("plain", "trec", "nanobeir", "bright", "vidore", "trecdl")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (the contract's table)."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return EXIT_DONE if code is None else code
+    except (InputError, JudgeError, UsageError) as error:
+        say(f"rcp-bayes: {error}")
+        codes = {InputError: EXIT_INPUT, JudgeError: EXIT_JUDGE, UsageError: EXIT_USAGE}
+        return next(code for kind, code in codes.items() if isinstance(error, kind))
+    except KeyboardInterrupt:
+        say("rcp-bayes: interrupted; what was done is kept")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except Exception:
+        traceback.print_exc()
+        say("rcp-bayes: internal error; please report it with the lines above")
+        return EXIT_INTERNAL
+
+
+def say(*lines: str) -> None:
+    """Progress and notes: to stderr."""
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def show(*lines: str) -> None:
+    """Results: to stdout."""
+    print(*lines, sep="\n")
+
+
+def show_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2))
+
+
+def progress() -> Callable[[str], None] | None:
+    """One-line progress on stderr when a person is looking, else nothing."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+# --------------------------------------------------------------------------------------- commands
+
+
+def run_fit(a: argparse.Namespace) -> None:
+    from rcp_bayes.calibrate import fit
+    from rcp_bayes.fitfolder import prepare_folder, write_fit
+    from rcp_bayes.inference.runtime import use_compilation_cache
+    from rcp_bayes.render import fit_summary
+
+    prepare_folder(a.out)  # a folder that cannot be written should fail before the work
+    use_compilation_cache()
+    result = fit(
+        a.judgments,
+        criteria=a.criteria,
+        judge=a.judge,
+        items=a.items,
+        optimizer=a.optimizer,
+        pool=a.pool,
+        progress=progress(),
+    )
+    write_fit(result, a.out)
+    for warning in result.info["warnings"]:
+        say(f"warning: {warning}")
+    show(fit_summary(result), f"written to {a.out}")
+
+
+def run_score(a: argparse.Namespace) -> None:
+    from rcp_bayes.io import write_table
+    from rcp_bayes.render import leaderboard_text
+
+    scores = score_from_arguments(a)
+    if a.out:
+        write_table(scores.per_query, a.out)
+    for note in scores.notes:
+        say(f"note: {note}")
+    if a.json:
+        show_json(scores.to_json())
+    else:
+        show(leaderboard_text(scores))
+
+
+def score_from_arguments(a: argparse.Namespace) -> Any:
+    """The scores that the shared scoring options describe."""
+    from rcp_bayes.evaluate import score
+    from rcp_bayes.fitfolder import read_fit
+    from rcp_bayes.io import read_pool_order, read_excluded, read_qrels, read_runs
+
+    if a.fit is None and a.qrels is None:
+        raise UsageError("score needs a FIT folder, or --qrels FILE to score without a fit")
+    excluded = a.excluded
+    if excluded is None and a.pool is not None:
+        excluded = next(iter(sorted(Path(a.pool).glob("excluded.*"))), None)
+    return score(
+        None if a.fit is None else read_fit(a.fit),
+        read_runs(a.runs),
+        None if a.qrels is None else read_qrels(a.qrels),
+        k=a.k,
+        protocol=a.protocol,
+        pool_order=None if a.pool is None else read_pool_order(a.pool),
+        excluded=None if excluded is None else read_excluded(excluded),
+        drop_identical_ids=a.drop_identical_ids,
+        unjudged=a.unjudged,
+        qrel_gain=a.qrel_gain,
+        gain_shape=a.gain_shape,
+    )
+
+
+def run_simulate(a: argparse.Namespace) -> None:
+    from rcp_bayes.simulation import simulate
+
+    world = simulate(n_queries=a.queries, pool_size=a.pool, noise=a.noise, seed=a.seed)
+    world.write(a.out)
+    show(
+        f"{a.queries} queries x {a.pool} documents with known truth in {a.out}",
+        f"next: rcp-bayes fit {a.out} --out {Path(a.out) / 'fit'}",
+    )
+
+
+def run_demo(a: argparse.Namespace) -> None:
+    from rcp_bayes.demo import run
+    from rcp_bayes.inference.runtime import use_compilation_cache
+
+    use_compilation_cache()
+    show(*run(Path(a.out), say=say))
+
+
+# ----------------------------------------------------------------------------------------- parser
+
+
+def names(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("names, separated by commas")
+    return found
+
+
+def positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rcp-bayes",
+        description="Calibrated relevance labels and RCP-nDCG from LLM judgments.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"rcp-bayes {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable, help: str, **more: Any) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help, allow_abbrev=False, **more)
+        sub.set_defaults(run=run)
+        return sub
+
+    demo = command("demo", run_demo, "The whole job on a small world, offline, in about a minute.")
+    demo.add_argument("--out", default="rcp-bayes-demo", metavar="DIR", help="default: %(default)s")
+
+    add_fit(command("fit", run_fit, "Judgments to calibrated labels."))
+    add_scoring(command("score", run_score, "A leaderboard from labels and runs."))
+
+    sub = command("simulate", run_simulate, "A judgments folder whose truth is known.")
+    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--queries", type=positive, default=50, metavar="N")
+    sub.add_argument("--pool", type=positive, default=150, metavar="N", help="documents per query")
+    sub.add_argument("--noise", type=float, default=0.5, metavar="X", help="judge noise, logits")
+    sub.add_argument("--seed", type=int, default=42, metavar="N")
+    return parser
+
+
+def add_fit(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("judgments", metavar="JUDGMENTS", help="folder with stage_a.* and stage_b.*")
+    sub.add_argument("--out", required=True, metavar="FIT", help="folder for the labels")
+    sub.add_argument("--criteria", type=names, metavar="C1,C2,…", help="default: all, in file order")
+    sub.add_argument("--judge", metavar="NAME", help="the judge to fit where there are several")
+    sub.add_argument("--method", choices=["map"], default="map", help="default: %(default)s")
+    sub.add_argument("--items", metavar="FILE|NAME", help="freeze published criterion parameters")
+    sub.add_argument("--pool", metavar="POOL", help="pool folder: gives documents their order")
+    sub.add_argument(
+        "--optimizer",
+        choices=["newton", "lbfgs"],
+        default="newton",
+        help="how SVI finds the MAP; both reach the same optimum (default: %(default)s)",
+    )
+
+
+def add_scoring(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("fit", nargs="?", metavar="FIT", help="folder made by `fit`")
+    sub.add_argument("--runs", nargs="+", required=True, metavar="FILE")
+    sub.add_argument("--qrels", metavar="FILE", help="human grades, for qrel-nDCG")
+    sub.add_argument("--k", type=positive, default=10, help="cutoff (default: %(default)s)")
+    sub.add_argument("--protocol", choices=PROTOCOLS, default="plain", help="default: %(default)s")
+    sub.add_argument("--pool", metavar="POOL", help="pool folder: order and exclusions")
+    sub.add_argument("--excluded", metavar="FILE", help="documents that leave ranking and ideal")
+    sub.add_argument("--drop-identical-ids", action="store_true", help="drop doc id == query id")
+    sub.add_argument("--unjudged", choices=["zero", "condense"], default="zero")
+    sub.add_argument("--qrel-gain", choices=["linear", "exponential"], default="linear")
+    sub.add_argument("--gain-shape", default="rcp", help="gain of Eq. 4, or an alternative of E.5")
+    sub.add_argument("--out", metavar="FILE.parquet", help="per-query scores")
+    sub.add_argument("--json", action="store_true", help="one JSON document on stdout")
