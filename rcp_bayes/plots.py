@@ -1,0 +1,134 @@
+"""Figures: axes in, axes out; every number is computed elsewhere.
+
+`style()` is the one style sheet: readable at column width (3.4 in), colour-blind safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rcp_bayes.gain import gain as rcp_gain
+from rcp_bayes.gain import pass_probability
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from rcp_bayes.items import Items
+
+COLUMN, PAGE = 3.4, 7.0  # widths of one column and of a page, inches
+# Okabe-Ito without yellow, which is too light for lines on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of every figure, as a context."""
+    import matplotlib as mpl
+
+    settings = {
+        "figure.dpi": 150,
+        "savefig.dpi": 200,
+        "font.size": 8,
+        "axes.titlesize": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": mpl.cycler(color=COLORS),
+        "legend.frameon": False,
+        "legend.fontsize": 7,
+        "figure.constrained_layout.use": True,
+        "svg.hashsalt": "rcp-bayes",
+    }
+    with mpl.rc_context(settings):
+        yield
+
+
+def new_figure(width: float = COLUMN, height: float = 2.6, **more: int) -> tuple[Figure, Axes]:
+    """A figure without any global state (no pyplot), and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(**more)
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write the figure; the same figure gives the same bytes."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    return path
+
+
+def criterion_curves(
+    ax: Axes,
+    items: Items,
+    theta: np.ndarray,
+    pass_rates: Sequence[float] | None = None,
+) -> Axes:
+    """Pass probability of each criterion and the gain over a histogram of the pool (Figure 3).
+
+    Parameters
+    ----------
+    ax : Axes
+    items : Items
+        Discriminations and difficulties, in rubric order.
+    theta : (D,) array
+        Calibrated abilities of the pool, logits; NaN left out.
+    pass_rates : (C,) sequence, optional
+        Share of answers that pass each criterion, for the legend.
+    """
+    theta = theta[np.isfinite(theta)]
+    low = min(np.min(items.beta) - 3, np.quantile(theta, 0.005))
+    high = max(np.max(items.beta) + 3, np.quantile(theta, 0.999))
+    grid = np.linspace(low, high, 400)
+    pool = ax.twinx()
+    pool.hist(np.clip(theta, low, high), bins=60, range=(low, high), color="0.85", zorder=0)
+    pool.set_ylabel("pool documents", color="0.45")
+    pool.tick_params(axis="y", colors="0.45")
+    pool.spines["right"].set_visible(True)
+    pool.spines["right"].set_color("0.7")
+    ax.set_zorder(pool.get_zorder() + 1)
+    ax.patch.set_visible(False)
+    probability = pass_probability(grid, items.gamma, items.beta)
+    lines = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))
+    for c, criterion in enumerate(items.criteria):
+        label = rf"{criterion.id}  $\gamma$={items.gamma[c]:.2f}  $\beta$={items.beta[c]:+.2f}"
+        if pass_rates is not None:
+            label += f"  pass {100 * pass_rates[c]:.1f}%"
+        color = COLORS[c % len(COLORS)]
+        ax.plot(grid, probability[:, c], lw=1.1, ls=lines[c % len(lines)], color=color, label=label)
+    ax.plot(grid, rcp_gain(grid, items.gamma, items.beta), lw=2.2, color="0.1", label="gain $g$")
+    if len(items.criteria) >= 4:  # the paper shades at the first and the fourth difficulty
+        ax.axvspan(low, items.beta[0], color="0.93", zorder=-2)
+        ax.axvspan(items.beta[3], high, color="0.93", zorder=-2)
+    ax.set(xlim=(low, high), ylim=(0, 1.02))
+    ax.set_xlabel(r"calibrated ability $\tilde\theta$ (logits)")
+    ax.set_ylabel("pass probability, gain")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, handlelength=2.2)
+    return ax
+
+
+def recovery(ax: Axes, truth: np.ndarray, estimate: np.ndarray, *, quantity: str) -> Axes:
+    """Estimates against the truth of a simulated world, with the diagonal of a perfect fit.
+
+    Parameters
+    ----------
+    ax : Axes
+    truth, estimate : (n,) array
+        On the same scale, named by `quantity` in both axis labels.
+    """
+    ax.scatter(truth, estimate, s=4, lw=0, alpha=0.35, color=COLORS[0], rasterized=True)
+    both = np.concatenate([truth, estimate])
+    ends = np.array([np.min(both), np.max(both)])
+    ax.plot(ends, ends, color="0.3", lw=0.8, ls="--", label="perfect recovery")
+    ax.set(xlabel=f"true {quantity}", ylabel=f"estimated {quantity}")
+    ax.set_aspect("equal", adjustable="box")
+    ax.legend(loc="upper left")
+    return ax
