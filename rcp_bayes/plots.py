@@ -132,3 +132,32 @@ def recovery(ax: Axes, truth: np.ndarray, estimate: np.ndarray, *, quantity: str
     ax.set_aspect("equal", adjustable="box")
     ax.legend(loc="upper left")
     return ax
+
+
+def query_strips(
+    ax: Axes, groups: Sequence[np.ndarray], names: Sequence[str], *, label: str
+) -> Axes:
+    """One strip of document scores per query, with its median (after Figure 8).
+
+    Parameters
+    ----------
+    ax : Axes
+    groups : sequence of (n,) arrays
+        Scores of each query's documents; NaN left out.
+    names : sequence of str
+        Query names, for the vertical axis.
+    label : str
+        What the scores are and their unit.
+    """
+    jitter = np.random.default_rng(0)  # position only, so that points do not hide each other
+    for row, group in enumerate(groups):
+        values = np.asarray(group, dtype=float)
+        values = values[np.isfinite(values)]
+        height = row + jitter.uniform(-0.3, 0.3, len(values))
+        ax.scatter(values, height, s=3, lw=0, alpha=0.5, color=COLORS[0], rasterized=True)
+        ax.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], color=COLORS[1], lw=1.5)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel=label, ylim=(-0.6, len(names) - 0.4))
+    ax.grid(axis="x", color="0.9", lw=0.6)
+    ax.set_axisbelow(True)
+    return ax

@@ -1,0 +1,49 @@
+"""Execute the notebooks from a clean kernel, in place; `--check` leaves the files alone.
+
+A notebook that raises stops with its traceback; each must finish within two minutes.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+LIMIT_SECONDS = 120
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="execute without storing outputs")
+    parser.add_argument("notebooks", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    here = Path(__file__).parent
+    paths = arguments.notebooks or sorted(here.glob("*.ipynb"))
+    if not paths:
+        print("no notebooks found", file=sys.stderr)
+        return 1
+    for path in paths:
+        started = time.perf_counter()
+        notebook = nbformat.read(path, as_version=4)
+        NotebookClient(
+            notebook,
+            timeout=LIMIT_SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(here)}},
+        ).execute()
+        seconds = time.perf_counter() - started
+        print(f"{path.name}: {seconds:.1f} s", flush=True)
+        if seconds > LIMIT_SECONDS:
+            print(f"{path.name} took longer than {LIMIT_SECONDS} s", file=sys.stderr)
+            return 1
+        if not arguments.check:
+            for cell in notebook.cells:
+                cell.metadata.pop("execution", None)  # timestamps would change on every run
+            nbformat.write(notebook, path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
