@@ -200,7 +200,9 @@ def build_parser() -> argparse.ArgumentParser:
 def add_fit(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("judgments", metavar="JUDGMENTS", help="folder with stage_a.* and stage_b.*")
     sub.add_argument("--out", required=True, metavar="FIT", help="folder for the labels")
-    sub.add_argument("--criteria", type=names, metavar="C1,C2,…", help="default: all, in file order")
+    sub.add_argument(
+        "--criteria", type=names, metavar="C1,C2,…", help="default: all, in file order"
+    )
     sub.add_argument("--judge", metavar="NAME", help="the judge to fit where there are several")
     sub.add_argument("--method", choices=["map"], default="map", help="default: %(default)s")
     sub.add_argument("--items", metavar="FILE|NAME", help="freeze published criterion parameters")
