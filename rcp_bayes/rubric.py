@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,12 @@ DEFAULT_RUBRIC = Rubric(
         ),
     )
 )
+
+
+def criteria_named(ids: Sequence[str]) -> tuple[Criterion, ...]:
+    """Criteria with these ids: the shipped ones in full, others without name and question."""
+    shipped = {criterion.id: criterion for criterion in DEFAULT_RUBRIC.criteria}
+    return tuple(shipped.get(name, Criterion(name)) for name in ids)
 
 
 def load_rubric(path: str | os.PathLike[str] | None = None) -> Rubric:

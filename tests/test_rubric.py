@@ -3,7 +3,7 @@
 import pytest
 
 from rcp_bayes.errors import InputError
-from rcp_bayes.rubric import DEFAULT_RUBRIC, Criterion, Rubric, load_rubric
+from rcp_bayes.rubric import DEFAULT_RUBRIC, Criterion, Rubric, criteria_named, load_rubric
 
 GOOD = """\
 - id: C1
@@ -28,6 +28,11 @@ def test_shipped_rubric():
     assert [c.name for c in DEFAULT_RUBRIC.criteria][3] == "Direct Answer"
     assert all(c.question.endswith("?") for c in DEFAULT_RUBRIC.criteria)
     assert load_rubric() is DEFAULT_RUBRIC
+
+
+def test_criteria_by_id():
+    found = criteria_named(["U1", "C4"])
+    assert found == (Criterion("U1"), DEFAULT_RUBRIC.criteria[3])
 
 
 @pytest.mark.parametrize("head", ["", "criteria:\n"])
