@@ -1,0 +1,422 @@
+"""Readers of the contract's inputs, and writers that never leave half a file.
+
+Frames that come out have text ids (pandas' ``str``), one row for each row of the file in file
+order, and in ``frame.attrs`` the ``counts`` (rows read, identical rows folded) and ``sources``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from rcp_bayes.columns import Origin
+from rcp_bayes.errors import InputError
+from rcp_bayes.files import TABLE_SUFFIXES, read_content, read_parts
+from rcp_bayes.records import (
+    CANDIDATES,
+    CORPUS,
+    EXCLUDED,
+    QRELS,
+    QUERIES,
+    RUNS,
+    STAGE_A,
+    STAGE_B,
+    Judgments,
+    Source,
+)
+from rcp_bayes.tables import DEFAULT_DATASET, Part, Schema, constant, table_of, unite
+
+Pathish = str | os.PathLike[str]
+
+_RUN_LINE = ("query_id", None, "doc_id", None, "score", "system")
+_TREC_RUN = {6: _RUN_LINE}
+_TREC_QRELS = {4: ("query_id", None, "doc_id", "grade")}
+# Lists of documents: a run, qrels, or the two ids alone.
+_TREC_PAIRS = {
+    6: ("query_id", None, "doc_id", None, None, None),
+    4: ("query_id", None, "doc_id", None),
+    2: ("query_id", "doc_id"),
+}
+_TABLE = r"([._-].*)?(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson)(\.gz)?"
+
+
+def read_judgments(path: Pathish, *, criteria: Sequence[str] | None = None) -> Judgments:
+    """Read a judgments folder.
+
+    Parameters
+    ----------
+    path : path
+        Folder with ``stage_a.*`` and ``stage_b.*``, one or both, as Parquet, CSV or JSONL, each in
+        one file or several (``stage_a.parquet, stage_a-2.csv.gz``).
+    criteria : sequence of str, optional
+        Criteria to read, in this order. Default: every column of Stage B that the contract does not
+        name, in file order.
+
+    Raises
+    ------
+    InputError
+        Naming file, row, column and remedy.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "no such folder"
+        raise InputError(problem, source=path, remedy="name the folder that holds stage_a.*")
+    parts: dict[str, list[Part]] = {}
+    sources = []
+    for schema in (STAGE_A, STAGE_B):
+        found = parts[schema.name] = []
+        for file in _tables_in(folder, schema.name):
+            content = read_content(file)
+            read = read_parts(content, schema, wanted=_criterion(criteria, schema))
+            found.extend(read or [(pa.table({}), Origin(content.name))])
+            rows = sum(table.num_rows for table, _ in read)
+            sources.append(Source(schema.name, file.name, rows, content.sha256))
+    return Judgments.from_parts(
+        parts["stage_a"],
+        parts["stage_b"],
+        criteria=criteria,
+        sources=sources,
+        source=os.fspath(path),
+    )
+
+
+def _criterion(criteria: Sequence[str] | None, schema: Schema) -> Callable[[str], bool] | None:
+    if schema is not STAGE_B:
+        return None
+    return (lambda name: True) if criteria is None else set(criteria).__contains__
+
+
+def _tables_in(folder: Path, stem: str) -> list[Path]:
+    """Files of a table by name; a part's number sorts as a number."""
+    try:
+        names = [name for name in os.listdir(folder) if re.fullmatch(stem + _TABLE, name)]
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", source=folder) from None
+
+    def natural(name: str) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (0, part)
+                for part in re.split(r"(\d+)", name)]  # fmt: skip
+
+    return [folder / name for name in sorted(names, key=natural)]
+
+
+def read_runs(paths: Pathish | Sequence[Pathish], *, dataset: str | None = None) -> pd.DataFrame:
+    """Read ranked lists.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        TREC runs (six fields; the tag is the system), or Parquet, CSV or JSONL with ``query_id,
+        doc_id, score`` and perhaps ``system`` (else the file's name) and ``dataset``. Further
+        columns are not read.
+    dataset : str, optional
+        Stands in where a file names none.
+
+    Returns
+    -------
+    pd.DataFrame
+        ``dataset, query_id, doc_id, score, system``, rows in the order of the files: a stable sort
+        by score leaves ties in file order.
+
+    Raises
+    ------
+    InputError
+        A score is missing, NaN or infinite, or a document stands twice for one query of a system.
+    """
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not files:
+        raise InputError("no run file was named")
+    return _frame(files, RUNS, trec=_TREC_RUN, dataset=dataset, system=True)
+
+
+def read_qrels(paths: Pathish | Sequence[Pathish], *, dataset: str | None = None) -> pd.DataFrame:
+    """Read relevance grades.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        TREC qrels (``query 0 doc grade``), BEIR tsv with its header, or Parquet, CSV or JSONL with
+        ``query_id, doc_id, grade``.
+    dataset : str, optional
+        Stands in where a file names none.
+
+    Returns
+    -------
+    pd.DataFrame
+        ``dataset, query_id, doc_id, grade``; grade is float64, negative grades as they are.
+    """
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    return _frame(files, QRELS, trec=_TREC_QRELS, dataset=dataset)
+
+
+def read_candidates(path: Pathish) -> pd.DataFrame:
+    """Candidates of a pool, ``dataset, query_id, doc_id`` in pool order (the order of the file)."""
+    return _frame([path], CANDIDATES, trec=_TREC_PAIRS)
+
+
+def read_excluded(path: Pathish) -> pd.DataFrame:
+    """Documents to leave out of rankings and ideals: ``dataset, query_id, doc_id``."""
+    return _frame([path], EXCLUDED, trec=_TREC_PAIRS)
+
+
+def read_queries(path: Pathish) -> pd.DataFrame:
+    """Texts of queries: ``dataset, query_id, text, instruction`` (missing where there is none)."""
+    return _frame([path], QUERIES)
+
+
+def read_corpus(path: Pathish) -> pd.DataFrame:
+    """Texts of documents: ``dataset, doc_id, title, text``."""
+    return _frame([path], CORPUS)
+
+
+def read_table(path: Pathish, schema: Schema) -> pa.Table:
+    """One file under one schema, as a canonical table.
+
+    Raises
+    ------
+    InputError
+        Naming file, row, column and remedy.
+    """
+    content = read_content(path)
+    parts = read_parts(content, schema)
+    return unite(parts or [(pa.table({}), Origin(content.name))], schema)[0]
+
+
+def _frame(
+    paths: Sequence[Pathish],
+    schema: Schema,
+    *,
+    trec: Mapping[int, tuple[str | None, ...]] | None = None,
+    dataset: str | None = None,
+    system: bool = False,
+) -> pd.DataFrame:
+    parts: list[Part] = []
+    sources = []
+    for path in paths:
+        content = read_content(path)
+        read = read_parts(content, schema, trec=trec)
+        rows = sum(table.num_rows for table, _ in read)
+        sources.append(Source(schema.name, content.name, rows, content.sha256))
+        if not rows:
+            raise InputError("no rows", source=path, remedy="there is nothing to read in it")
+        for table, origin in read:
+            if dataset is not None:
+                table = _add(table, "dataset", dataset)
+            if system and "model" not in table.column_names:
+                table = _add(table, "system", content.stem)
+            parts.append((table, origin))
+    table, folded = unite(parts, schema)
+    frame = frame_of(table)
+    frame.attrs["counts"] = {"rows": table.num_rows + folded, "folded": folded}
+    frame.attrs["sources"] = [asdict(source) for source in sources]
+    return frame
+
+
+def _add(table: pa.Table, name: str, value: str) -> pa.Table:
+    if name in table.column_names:
+        return table
+    return table.append_column(name, constant(value, table.num_rows))
+
+
+def frame_of(table: pa.Table) -> pd.DataFrame:
+    """A canonical table as a frame, its ids and words as ``str`` columns."""
+    plain = {
+        name: column.cast(pa.large_string()) if pa.types.is_dictionary(column.type) else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return pa.table(plain).to_pandas()
+
+
+@dataclass(frozen=True)
+class PoolFolder:
+    """What is to be judged, as frames; `excluded` and `qrels` are None where the pool has none.
+
+    Attributes
+    ----------
+    queries : ``dataset, query_id, text, instruction``
+    corpus : ``dataset, doc_id, title, text``
+    candidates : ``dataset, query_id, doc_id``, in pool order
+    excluded : ``dataset, query_id, doc_id``
+    qrels : ``dataset, query_id, doc_id, grade``
+    """
+
+    queries: pd.DataFrame
+    corpus: pd.DataFrame
+    candidates: pd.DataFrame
+    excluded: pd.DataFrame | None
+    qrels: pd.DataFrame | None
+
+
+def read_pool(path: Pathish) -> PoolFolder:
+    """Read a pool folder; every candidate must have the text of its query and its document.
+
+    Raises
+    ------
+    InputError
+        A file is missing or unreadable, or a candidate has no text.
+    """
+    pool = PoolFolder(
+        queries=read_queries(_pool_file(path, "queries")),
+        corpus=read_corpus(_pool_file(path, "corpus")),
+        candidates=read_candidates(_pool_file(path, "candidates")),
+        excluded=_maybe(read_excluded, _pool_file(path, "excluded", required=False)),
+        qrels=_maybe(read_qrels, _pool_file(path, "qrels", required=False)),
+    )
+    for name, texts in (("query_id", pool.queries), ("doc_id", pool.corpus)):
+        keys = ["dataset", name]
+        if set(texts["dataset"]) == {DEFAULT_DATASET}:  # BEIR texts name no dataset
+            keys = [name]
+        wanted = pd.MultiIndex.from_frame(pool.candidates[keys])
+        known = wanted.isin(pd.MultiIndex.from_frame(texts[keys]))
+        if not known.all():
+            row = int(np.flatnonzero(~known)[0])
+            file = "queries" if name == "query_id" else "corpus"
+            raise InputError(
+                f"{name} {pool.candidates[name].iloc[row]!r} has no text in {file}.jsonl",
+                source=_pool_file(path, "candidates"),
+                row=row + 1,
+                column=name,
+                remedy="add its text or drop the row",
+            )
+    return pool
+
+
+def read_pool_order(path: Pathish) -> pd.DataFrame:
+    """Candidates of a pool folder, or of a candidates file itself, in pool order."""
+    return read_candidates(_pool_file(path, "candidates") if Path(path).is_dir() else path)
+
+
+def _maybe(read: Callable[[Path], pd.DataFrame], path: Path | None) -> pd.DataFrame | None:
+    return None if path is None else read(path)
+
+
+def _pool_file(path: Pathish, stem: str, *, required: bool = True) -> Any:
+    """The one file of a pool with this name, None where an optional one is not there."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError("no such folder", source=path, remedy="name a pool folder")
+    pattern = stem + r"(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson|\.trec|\.txt)(\.gz)?"
+    names = sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
+    if len(names) > 1:
+        raise InputError(
+            f"{names[0]} and {names[1]} are both there", source=path, remedy="keep one of them"
+        )
+    if names:
+        return folder / names[0]
+    if required:
+        raise InputError(f"{stem}.* is missing", source=path, remedy="a pool folder needs it")
+    return None
+
+
+# ---------------------------------------------------------------------------------------- writers
+
+
+@contextmanager
+def atomic_file(path: Pathish, mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file that appears under its name only once it is written whole and on disk.
+
+    Raises
+    ------
+    InputError
+        The place cannot be written.
+    """
+    where = Path(path)
+    temporary = None
+    encoding = None if "b" in mode else "utf-8"
+    newline = None if "b" in mode else "\n"
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{where.name}.", dir=where.parent)
+        with os.fdopen(handle, mode, encoding=encoding, newline=newline) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, where)
+        temporary = None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot be written ({reason})", source=path) from None
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def write_table(table: pd.DataFrame | pa.Table, path: Pathish) -> None:
+    """Write Parquet, CSV or JSONL, by the file's suffix; atomic.
+
+    Raises
+    ------
+    InputError
+        The suffix is none of these, or the place cannot be written.
+    """
+    where = Path(path)
+    suffix = where.suffix.lower()
+    arrow = table_of(table, Origin(where.name))
+    if suffix in (".parquet", ".pq"):
+        with atomic_file(where) as file:
+            pq.write_table(arrow, file, compression="zstd")
+    elif suffix == ".csv":
+        plain = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c
+                 for c in arrow.columns]  # fmt: skip
+        with atomic_file(where) as file:
+            pa_csv.write_csv(pa.Table.from_arrays(plain, names=arrow.column_names), file)
+    elif suffix in (".jsonl", ".ndjson"):
+        with atomic_file(where, "w") as file:
+            arrow.to_pandas().to_json(
+                file, orient="records", lines=True, force_ascii=False, double_precision=15
+            )
+    else:
+        raise InputError(
+            "is of an unknown format", source=path, remedy=f"known are {', '.join(TABLE_SUFFIXES)}"
+        )
+
+
+def write_qrels(qrels: pd.DataFrame, path: Pathish) -> None:
+    """Write TREC qrels, ``query 0 doc grade``; atomic."""
+    grades = [f"{grade:g}" for grade in qrels["grade"]]
+    zeros = ["0"] * len(grades)
+    _write_trec(path, qrels, [qrels["query_id"], zeros, qrels["doc_id"], grades])
+
+
+def write_runs(runs: pd.DataFrame, path: Pathish) -> None:
+    """Write a TREC run, six fields a line in the frame's order, rank by its place; atomic."""
+    rank = runs.groupby(["system", "query_id"], sort=False).cumcount() + 1
+    scores = [repr(float(score)) for score in runs["score"]]
+    fixed = ["Q0"] * len(scores)
+    columns = [runs["query_id"], fixed, runs["doc_id"], rank.astype(str), scores, runs["system"]]
+    _write_trec(path, runs, columns)
+
+
+def _write_trec(path: Pathish, frame: pd.DataFrame, columns: Sequence[Any]) -> None:
+    for name in ("query_id", "doc_id", "system"):
+        if name in frame:
+            bad = np.flatnonzero(frame[name].astype(str).str.contains(r"[ \t\n\r\f\v]|^$"))
+            if len(bad):
+                raise InputError(
+                    f"id {frame[name].iloc[bad[0]]!r} is empty or holds a blank",
+                    source=path,
+                    row=int(bad[0]) + 1,
+                    column=name,
+                    remedy="TREC files cannot hold it; write Parquet",
+                )
+    with atomic_file(path, "w") as file:
+        file.writelines(" ".join(row) + "\n" for row in zip(*columns, strict=True))
