@@ -66,6 +66,10 @@ class Column:
     aliases: tuple[str, ...] = ()
     default: str | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
 
 @dataclass(frozen=True)
 class Origin:

@@ -142,18 +142,9 @@ def read_parts(
         )
     head = content.data[:10_000].split(b"\n", 1)[0].decode("utf-8-sig", "replace").strip()
     fields = set(head.split("\t"))
-    if all(fields.intersection(_names(c)) for c in schema.columns if c.required):
+    if all(fields.intersection(c.names) for c in schema.columns if c.required):
         return [_csv(content, schema, take, "\t")]  # BEIR: tabs and a header
     return [_trec(content, schema, trec)]
-
-
-def _names(column: Column) -> tuple[str, ...]:
-    return (column.name, *column.aliases)
-
-
-def _kind(schema: Schema, name: str) -> str | None:
-    """Kind of a file's column in the schema, None where the schema does not know it."""
-    return next((c.kind for c in schema.columns if name in _names(c)), None)
 
 
 def _one_line(error: Exception) -> str:
@@ -170,7 +161,7 @@ def _parquet(content: Content, schema: Schema, take: Wanted) -> Part:
         coded = [
             field.name
             for field in arrow
-            if _kind(schema, field.name) in ("id", "word")
+            if schema.kind(field.name) in ("id", "word")
             and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
         ]
         if coded:  # ids stay dictionary-encoded: codes are read, not text
@@ -215,7 +206,7 @@ def _csv(content: Content, schema: Schema, take: Wanted, delimiter: str) -> Part
         problem = " ".join(found[2].split())[:200]
         raise origin.error(problem, row=int(found[1]) - 2, remedy="quote or correct it") from None
     for i, name in enumerate(names):
-        if _kind(schema, name) == "word":
+        if schema.kind(name) == "word":
             table = table.set_column(i, name, missing_words(table.column(i)))
     return table, origin
 
@@ -258,7 +249,7 @@ def _jsonl(content: Content, schema: Schema, take: Wanted) -> list[Part]:
         names.update(dict.fromkeys(found))
         arrays = {}
         for name in found:
-            column = Column(name, _kind(schema, name) or "bit")  # type: ignore[arg-type]
+            column = Column(name, schema.kind(name))
             arrays[name] = column_of_objects(
                 list(map(operator.methodcaller("get", name), rows)), column, origin
             )
@@ -273,7 +264,7 @@ def _jsonl(content: Content, schema: Schema, take: Wanted) -> list[Part]:
 
 
 def _json_rows(texts: list[str], lines: np.ndarray, name: str) -> list[dict[str, Any]]:
-    """One object a line; all of them parsed in one call, the bad line looked for only if it fails."""
+    """One object a line, all parsed in one call; a bad line is looked for only if that fails."""
     decoder = json.JSONDecoder(object_pairs_hook=_unique_keys)
     try:
         rows = decoder.decode("[" + ",".join(texts) + "]")

@@ -234,10 +234,11 @@ class Judgments:
         """
         parts: dict[str, list[Part]] = {"stage_a": [], "stage_b": []}
         sources = []
-        for name, frame in (("stage_a", stage_a), ("stage_b", stage_b)):
+        for schema, frame in ((STAGE_A, stage_a), (STAGE_B, stage_b)):
             if frame is not None:
-                table = table_of(frame, Origin(name))
-                parts[name].append((table, Origin(name)))
+                name, origin = schema.name, Origin(schema.name)
+                table = table_of(frame, origin, schema)
+                parts[name].append((table, origin))
                 sources.append(Source(name, name, table.num_rows, table_digest(table)))
         return cls.from_parts(
             parts["stage_a"], parts["stage_b"], criteria=criteria, sources=sources

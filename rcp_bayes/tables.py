@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from rcp_bayes.coding import codes_of, combine_keys, repeated_rows
-from rcp_bayes.columns import CANONICAL, Column, Origin, canonical_column, column_of_objects
+from rcp_bayes.columns import CANONICAL, Column, Kind, Origin, canonical_column, column_of_objects
 from rcp_bayes.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,11 @@ class Schema:
 
     def reads(self, name: str) -> bool:
         """Whether a column of a file, by its name there, belongs to the table."""
-        return any(name in (column.name, *column.aliases) for column in self.columns)
+        return any(name in column.names for column in self.columns)
+
+    def kind(self, name: str) -> Kind:
+        """Kind of a file's column; further columns are criteria."""
+        return next((c.kind for c in self.columns if name in c.names), "bit")
 
 
 Part = tuple[pa.Table, Origin]
@@ -99,7 +103,7 @@ def canonical(table: pa.Table, schema: Schema, origin: Origin) -> pa.Table:
 
 def _find(names: list[str], column: Column, origin: Origin) -> str | None:
     """Name under which a file holds a column."""
-    for name in (column.name, *column.aliases):
+    for name in column.names:
         if names.count(name) > 1:
             raise origin.error("the column stands twice", column=name, remedy="rename one of them")
         if name in names:
@@ -197,12 +201,21 @@ def _refuse_repeat(
     )
 
 
-def table_of(frame: pd.DataFrame | pa.Table, origin: Origin) -> pa.Table:
-    """Arrow table of a frame, column by column, so that a message can name the column."""
+def table_of(
+    frame: pd.DataFrame | pa.Table, origin: Origin, schema: Schema | None = None
+) -> pa.Table:
+    """Arrow table of a frame, column by column, so that a message can name the column.
+
+    The schema tells how a column that mixes types is meant; without one it must be text.
+    """
     if isinstance(frame, pa.Table):
         return frame
     columns = [
-        column_of_objects(frame.iloc[:, i], Column(str(name), "text"), origin)
+        column_of_objects(
+            frame.iloc[:, i],
+            Column(str(name), "text" if schema is None else schema.kind(str(name))),
+            origin,
+        )
         for i, name in enumerate(frame.columns)
     ]
     return pa.Table.from_arrays(
