@@ -23,6 +23,8 @@ def codes_of(array: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, pa.Array]:
     if isinstance(whole, pa.ChunkedArray):  # an empty chunked array stays chunked
         return np.empty(0, np.int32), pa.array([], array.type.value_type)
     indices = whole.indices
+    if indices.null_count == len(indices):
+        return np.full(len(indices), -1, np.int32), whole.dictionary
     if indices.null_count:
         indices = pc.fill_null(indices, -1)
     return indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), whole.dictionary
@@ -62,10 +64,14 @@ def combine_keys(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndar
     key = np.zeros(len(columns[0]), np.int64)
     span = 1
     for codes, size in zip(columns, sizes, strict=True):
+        if not len(codes) or (size < 2 and codes.min() == codes.max()):
+            continue  # one value throughout tells no rows apart
         if span * (size + 1) > _KEY_LIMIT:  # renumber what is there before it overflows
             key, uniques = first_seen(key)
             span = len(uniques)
-        key = key * (size + 1) + (codes + 1)
+        key *= size + 1
+        key += codes
+        key += 1
         span *= size + 1
     return key
 
