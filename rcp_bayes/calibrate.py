@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def fit(
     criteria: Sequence[str] | None = None,
     judge: str | None = None,
     items: Items | str | Path | None = None,
-    optimizer: str = "newton",
+    optimizer: Literal["newton", "lbfgs"] = "newton",
     pool: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Fit:
@@ -103,7 +103,7 @@ def fit(
     calibration, fitted_queries = _calibrate(observed, tournament, frozen, optimizer)
     clock.lap("calibration")
 
-    names = observed.placements.criteria
+    names = observed.criteria
     found = frozen or Items(
         criteria=criteria_named(names),
         gamma=calibration.gamma,
@@ -166,7 +166,7 @@ def _calibrate(
     observed: Observations,
     tournament: BradleyTerryFit,
     frozen: Items | None,
-    optimizer: str,
+    optimizer: Literal["newton", "lbfgs"],
 ) -> tuple[TwoPLFit, np.ndarray]:
     """The 2PL MAP over documents that have both stages, and the queries it covers (indices)."""
     from rcp_bayes.inference.map import fit_two_pl
@@ -186,6 +186,7 @@ def _calibrate(
         len(fitted),
         items=None if frozen is None else (frozen.gamma, frozen.beta),
         optimizer=optimizer,
+        criterion_names=observed.criteria,
     )
     return calibration, fitted
 
@@ -301,7 +302,7 @@ def _info(
         "optimizer": optimizer,
         "versions": {name: version(name) for name in ("rcp-bayes", "jax", "numpyro", "numpy")},
         "input": {"source": judgments.source, "digest": judgments.digest},
-        "criteria": list(observed.placements.criteria) if observed.placements else [],
+        "criteria": list(observed.criteria),
         "counts": observed.counts | {"responses_fitted": int(calibration.n_responses)},
         "iterations": int(calibration.iterations),
         "objective": float(calibration.objective),
@@ -309,7 +310,7 @@ def _info(
         "converged": bool(calibration.converged),
         "stage_a_fit": {
             "max_gradient": float(tournament.max_gradient.max(initial=0.0)),
-            "iterations": int(tournament.iterations),
+            "iterations": int(tournament.iterations.max(initial=0)),
             "converged": bool(tournament.converged.all()),
         },
         "tau_at_boundary": named(boundary),
