@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,16 @@ from rcp_bayes.align import (
     sort_descending,
 )
 from rcp_bayes.errors import InputError, UsageError
-from rcp_bayes.gain import GAIN_SHAPES, GainShape, shaped_gain
+from rcp_bayes.gain import GAIN_SHAPES, GainShape
+from rcp_bayes.gain_space import (
+    METRICS,
+    GainSpace,
+    Metric,
+    Removed,
+    label_gains,
+    qrel_gains,
+    row_of,
+)
 from rcp_bayes.metrics import RankedLists, TieRule, TopK, ndcg_of_lists, rank_lists, top_k
 from rcp_bayes.records import CANDIDATES, EXCLUDED, QRELS, RUNS
 from rcp_bayes.scores import Notes, Scores, tabulate
@@ -39,8 +48,6 @@ if TYPE_CHECKING:
     from rcp_bayes.fitfolder import Fit
 
 ProtocolName = Literal["plain", "trec", "nanobeir", "bright", "vidore", "trecdl"]
-Metric = Literal["rcp_ndcg", "qrel_ndcg", "count_ndcg", "raw_bt_ndcg"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
@@ -141,64 +148,57 @@ def score(
     queries = _reference(fit, tables)
     coded, vocabulary = code_tables(queries, tables)
     _check_overlap(queries, coded, notes)
-    removed = _Removed(queries, vocabulary, coded.get("excluded"), drop_identical_ids)
+    removed = Removed(queries, vocabulary, coded.get("excluded"), drop_identical_ids)
 
-    spaces: dict[str, _Space] = {}
+    spaces: dict[str, GainSpace] = {}
     gains: dict[Metric, np.ndarray] = {}
-    without_gain = np.zeros(len(queries), dtype=bool)
+    calibrated = np.ones(len(queries), dtype=bool)
     if fit is not None:
-        spaces["labels"], label_gains, calibrated = _label_gains(
+        spaces["labels"], of_labels, calibrated = label_gains(
             fit, coded["labels"], len(queries), removed, gain_shape
         )
-        gains |= label_gains
-        without_gain = ~calibrated
+        gains |= of_labels
+    elif pool_order is not None:
+        spaces["labels"] = GainSpace.of(coded["pool"], len(queries), removed)
+        if rule.judged_pool:
+            notes.add("without a fit, the documents of --pool are ranked as the judged pool")
     if qrels is not None:
         grades = tables["qrels"]["grade"].to_numpy()
-        spaces["qrels"], gains["qrel_ndcg"] = _qrel_gains(
+        spaces["qrels"], gains["qrel_ndcg"] = qrel_gains(
             grades, coded["qrels"], len(queries), removed, qrel_gain
         )
-    if fit is None and pool_order is not None:
-        spaces["labels"] = _Space.of(coded["pool"], len(queries), removed)
 
+    key = coded["runs"].key
     systems, system = _systems(tables["runs"])
     lists = _Lists.of(coded["runs"], system, len(systems), len(queries))
-    score_of_row = tables["runs"]["score"].to_numpy()
-    kept = ~removed.of(coded["runs"]) & (coded["runs"].query >= 0)
-    notes.excluded(int((~kept & (coded["runs"].query >= 0)).sum()))
-    if rule.judged_pool:
-        kept &= spaces["labels"].locate(coded["runs"].key) >= 0
-        if fit is None:
-            notes.add(f"protocol {protocol}: without a fit, --pool is the judged pool")
-    rows = np.flatnonzero(kept)
+    rows = _ranked_rows(rule, coded["runs"], removed, spaces.get("labels"), notes)
     ranked = rank_lists(
         lists.of_row[rows],
-        score_of_row[rows],
+        tables["runs"]["score"].to_numpy()[rows],
         lists.n,
         tie_key=_tie_key(rule, coded, vocabulary, fit, notes, rows),
         single_precision=rule.ties == "id_descending",
     )
     ranked = RankedLists(ranked.offset, rows[ranked.row], ranked.first)
-
-    results: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     head = top_k(ranked, k)
+    results: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for metric in chosen:
         space = spaces["qrels" if metric == "qrel_ndcg" else "labels"]
         judged = np.append(~np.isnan(gains[metric]), False)  # the last for position -1
-        top = space.on_items(head, coded["runs"].key)
+        top = space.on_items(head, key)
         share = _judged_share(top, judged)
         if unjudged == "condense":
-            left = ranked.keep(judged[space.locate(coded["runs"].key)])
-            top = space.on_items(top_k(left, k), coded["runs"].key)
+            left = ranked.keep(judged[space.locate(key)])
+            top = space.on_items(top_k(left, k), key)
         # A query without a positive gain has an ideal of 0, and NaN for its nDCG.
         values = ndcg_of_lists(np.nan_to_num(gains[metric]), top, lists.query, space.offset, k)
-        shape = (len(systems), len(queries))
-        results[metric] = values.reshape(shape), share.reshape(shape)
+        results[metric] = values.reshape(lists.ranked.shape), share.reshape(lists.ranked.shape)
     return tabulate(
         queries,
         systems,
         results,
         ranked_rows=lists.ranked,
-        without_gain=without_gain,
+        without_gain=~calibrated,
         notes=notes,
         settings={
             "protocol": protocol,
@@ -209,61 +209,6 @@ def score(
             "drop_identical_ids": drop_identical_ids,
         },
     )
-
-
-@dataclass(frozen=True)
-class _Removed:
-    """Documents that leave ranking and ideal: listed ones, and those with their query's own id."""
-
-    queries: list[Query]
-    vocabulary: pa.Array
-    listed: Rows | None
-    identical: bool
-
-    def of(self, rows: Rows) -> np.ndarray:
-        out = np.zeros(len(rows.key), dtype=bool)
-        if self.listed is not None:
-            out |= np.isin(rows.key, self.listed.key[self.listed.query >= 0])
-        if self.identical:
-            place = {text: code for code, text in enumerate(self.vocabulary.to_pylist())}
-            own = np.array([place.get(query, -1) for _, query in self.queries], dtype=np.int64)
-            out |= (own[rows.query] == rows.document) & (rows.query >= 0)
-        return out
-
-
-@dataclass(frozen=True)
-class _Space:
-    """The documents that a metric has gains for, grouped by query.
-
-    Attributes
-    ----------
-    row : int64 array (D,)
-        Row of each document in its table.
-    offset : int64 array (Q + 1,)
-    index : pandas Index of key
-    """
-
-    row: np.ndarray
-    offset: np.ndarray
-    index: pd.Index
-
-    @classmethod
-    def of(cls, rows: Rows, n_queries: int, removed: _Removed) -> _Space:
-        import pandas as pd
-
-        row = np.flatnonzero((rows.query >= 0) & ~removed.of(rows))
-        row = row[np.argsort(rows.query[row], kind="stable")]
-        counts = np.bincount(rows.query[row], minlength=n_queries)
-        offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        return cls(row, offset, pd.Index(rows.key[row]))
-
-    def locate(self, key: np.ndarray) -> np.ndarray:
-        """Position of each key among the documents, -1 where it is not one."""
-        return self.index.get_indexer(key)  # type: ignore[arg-type]
-
-    def on_items(self, top: TopK, key: np.ndarray) -> TopK:
-        """The same weights on documents of this space in place of rows of the runs."""
-        return replace(top, item=self.locate(key[top.item]))
 
 
 @dataclass(frozen=True)
@@ -287,45 +232,16 @@ class _Lists:
         return cls(of_row, query, ranked.reshape(n_systems, n_queries))
 
 
-def _label_gains(
-    fit: Fit, rows: Rows, n_queries: int, removed: _Removed, shape: GainShape
-) -> tuple[_Space, dict[Metric, np.ndarray], np.ndarray]:
-    """The label metrics' gains, NaN where a document has none; and which queries (Q,) have any.
-
-    A query without any gain is scored by none of the three, so that they compare on the same ones.
-    """
-    labels = fit.labels
-    everything = _Space.of(rows, n_queries, replace(removed, listed=None, identical=False))
-    space = _Space.of(rows, n_queries, removed)
-    kept = everything.locate(space.index.to_numpy())
-
-    def column(name: str) -> np.ndarray:
-        return labels[name].to_numpy(dtype=np.float64, na_value=np.nan)[everything.row]
-
-    def shaped(ability: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            shaped_gain(
-                ability, fit.items.gamma, fit.items.beta, shape=shape, offset=everything.offset
-            )
-        )
-
-    gain = column("gain") if shape == "rcp" else shaped(column("theta"))
-    query = np.repeat(np.arange(n_queries), np.diff(everything.offset))
-    calibrated = np.bincount(query, weights=~np.isnan(gain), minlength=n_queries) > 0
-    found: dict[Metric, np.ndarray] = {
-        "rcp_ndcg": gain,
-        "count_ndcg": np.where(calibrated[query], column("pass_share"), np.nan),
-        "raw_bt_ndcg": np.where(calibrated[query], shaped(column("bt")), np.nan),
-    }
-    return space, {metric: values[kept] for metric, values in found.items()}, calibrated
-
-
-def _qrel_gains(
-    grade: np.ndarray, rows: Rows, n_queries: int, removed: _Removed, kind: str
-) -> tuple[_Space, np.ndarray]:
-    space = _Space.of(rows, n_queries, removed)
-    gain = np.maximum(grade[space.row], 0.0)
-    return space, np.exp2(gain) - 1.0 if kind == "exponential" else gain
+def _ranked_rows(
+    rule: Protocol, runs: Rows, removed: Removed, pool: GainSpace | None, notes: Notes
+) -> np.ndarray:
+    """Rows of the runs that are ranked: a known query, not removed, in the pool if need be."""
+    known, gone = runs.query >= 0, removed.of(runs)
+    notes.excluded(int((known & gone).sum()))
+    kept = known & ~gone
+    if rule.judged_pool and pool is not None:
+        kept &= pool.locate(runs.key) >= 0
+    return np.flatnonzero(kept)
 
 
 def _judged_share(top: TopK, judged: np.ndarray) -> np.ndarray:
@@ -357,26 +273,17 @@ def _tie_key(
     late = np.zeros(len(rows), dtype=np.int64)
     if fit is not None:
         position = fit.labels["pool_position"].to_numpy(dtype=np.int64)
-        late = position[_row_of(coded["labels"], runs.key[rows])]
+        late = position[row_of(coded["labels"], runs.key[rows])]
     if "pool" not in coded:
         notes.add("ties take the pool order of the labels (pool_position)")
         return late
-    place = _row_of(coded["pool"], runs.key[rows])
+    place = row_of(coded["pool"], runs.key[rows])
     outside = int((place < 0).sum())
     notes.add(
         "ties take the pool order of --pool"
         + (f"; {outside} ranked documents are not in it and come last" if outside else "")
     )
     return np.where(place >= 0, place, len(coded["pool"].key) + late)
-
-
-def _row_of(rows: Rows, key: np.ndarray) -> np.ndarray:
-    """The table's row that has each key, -1 where none has."""
-    import pandas as pd
-
-    known = np.flatnonzero(rows.query >= 0)
-    at = pd.Index(rows.key[known]).get_indexer(key)
-    return np.where(at >= 0, known[at], -1)
 
 
 def _systems(runs: pa.Table) -> tuple[list[str], np.ndarray]:

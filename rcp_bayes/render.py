@@ -65,14 +65,14 @@ def fit_summary(fit: Fit) -> str:
     placed = int(labels["n_placements"].sum())
     rows = [["criterion", "", "gamma", "beta", "passed"]]
     for c, criterion in enumerate(items.criteria):
-        passed = labels[f"passes_{criterion.id}"].sum() / placed if placed else np.nan
+        passes = labels[f"passes_{criterion.id}"].sum()
         rows.append(
             [
                 criterion.id,
                 criterion.name,
                 f"{items.gamma[c]:.3f}",
                 f"{items.beta[c]:+.3f}",
-                f"{passed:.1%}",
+                f"{passes / placed:.1%}" if placed else "-",
             ]
         )
     with_gain = int(labels["gain"].notna().sum())
@@ -138,8 +138,11 @@ def _table(board: pd.DataFrame, title: str, k: int) -> list[str]:
     if not metrics:
         return [f"{title}: no system is scored on every dataset"]
     first, *others = metrics
-    shares = [(f"labelled@{k}", first)] if first != "qrel_ndcg" else []
-    shares += [(f"graded@{k}", "qrel_ndcg")] if "qrel_ndcg" in metrics else []
+    shares: list[tuple[str, str]] = []
+    if first != "qrel_ndcg":
+        shares.append((f"labelled@{k}", first))
+    if "qrel_ndcg" in metrics:
+        shares.append((f"graded@{k}", "qrel_ndcg"))
     moves = {"rcp_ndcg", "qrel_ndcg"} <= set(metrics)
     header = ["#", "system", first, *([""] if moves else [])]
     for metric in others:

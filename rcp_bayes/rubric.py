@@ -136,7 +136,7 @@ def load_rubric(path: str | os.PathLike[str] | None = None) -> Rubric:
                 raise InputError(
                     "missing or empty",
                     source=path,
-                    row=line,
+                    line=line,
                     column=field,
                     remedy="each criterion needs id, name and question",
                 )
@@ -146,7 +146,7 @@ def load_rubric(path: str | os.PathLike[str] | None = None) -> Rubric:
             problem = f"criterion id {criterion.id!r} occurs twice"
         if problem:
             raise InputError(
-                problem, source=path, row=line, column="id", remedy="choose another id"
+                problem, source=path, line=line, column="id", remedy="choose another id"
             )
         criteria.append(criterion)
     return Rubric(tuple(criteria))
@@ -168,7 +168,7 @@ def _entries(path: Path) -> list[tuple[int, dict[str, str]]]:
         raise InputError(
             f"not YAML: {getattr(error, 'problem', None) or error}",
             source=path,
-            row=None if mark is None else mark.line + 1,
+            line=None if mark is None else mark.line + 1,
             remedy="quote text that holds a colon or a quotation mark",
         ) from None
     if isinstance(root, yaml.MappingNode):
@@ -187,7 +187,7 @@ def _fields(node: Any, path: Path) -> dict[str, str]:
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.MappingNode):
         raise InputError(
-            "not an entry", source=path, row=line, remedy="each entry has id, name and question"
+            "not an entry", source=path, line=line, remedy="each entry has id, name and question"
         )
     fields: dict[str, str] = {}
     for key, value in node.value:
@@ -195,11 +195,11 @@ def _fields(node: Any, path: Path) -> dict[str, str]:
         if name not in FIELDS or name in fields:
             problem = "field given twice" if name in fields else "unknown field"
             raise InputError(
-                problem, source=path, row=place, column=name, remedy="use id, name and question"
+                problem, source=path, line=place, column=name, remedy="use id, name and question"
             )
         if not isinstance(value, yaml.ScalarNode) or value.tag == "tag:yaml.org,2002:null":
             raise InputError(
-                "not a text", source=path, row=place, column=name, remedy="write one text"
+                "not a text", source=path, line=place, column=name, remedy="write one text"
             )
         fields[name] = value.value.strip()
     return fields

@@ -192,7 +192,11 @@ def _leaderboard(
         whole = np.flatnonzero(active[:, used].all(axis=1))
         mean = means[np.ix_(whole, with_values)].mean(axis=1) if with_values else np.nan * whole
         share = _mean(shares[np.ix_(whole, with_values)], axis=1)
-        blocks.append(_block(MEAN, metric, systems, whole, mean, counts[whole].sum(axis=1), share))
+        blocks.append(
+            _block(
+                MEAN, metric, systems, whole, mean, counts[np.ix_(whole, used)].sum(axis=1), share
+            )
+        )
     board = pd.concat([block for block in blocks if len(block)], ignore_index=True)
     order = {name: at for at, name in enumerate([*datasets, MEAN])}
     return board.sort_values(
