@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,15 +30,16 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#00
 def style() -> Iterator[None]:
     """The style of every figure, as a context."""
     import matplotlib as mpl
+    from cycler import cycler
 
-    settings = {
+    settings: dict[Any, Any] = {
         "figure.dpi": 150,
         "savefig.dpi": 200,
         "font.size": 8,
         "axes.titlesize": 8,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.prop_cycle": mpl.cycler(color=COLORS),
+        "axes.prop_cycle": cycler(color=COLORS),
         "legend.frameon": False,
         "legend.fontsize": 7,
         "figure.constrained_layout.use": True,
@@ -48,8 +49,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float = COLUMN, height: float = 2.6, **more: int) -> tuple[Figure, Axes]:
-    """A figure without any global state (no pyplot), and its axes."""
+def new_figure(width: float = COLUMN, height: float = 2.6, **more: Any) -> tuple[Figure, Any]:
+    """A figure without any global state (no pyplot), and what its `subplots(**more)` gives."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
