@@ -49,7 +49,7 @@ _TREC_PAIRS = {
     4: ("query_id", None, "doc_id", None),
     2: ("query_id", "doc_id"),
 }
-_TABLE = r"([._-].*)?(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson)(\.gz)?"
+_TABLE_SUFFIX = r"(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson)(\.gz)?"
 
 
 def read_judgments(path: Pathish, *, criteria: Sequence[str] | None = None) -> Judgments:
@@ -101,13 +101,17 @@ def _criterion(criteria: Sequence[str] | None, schema: Schema) -> Callable[[str]
 def _tables_in(folder: Path, stem: str) -> list[Path]:
     """Files of a table by name; a part's number sorts as a number."""
     try:
-        names = [name for name in os.listdir(folder) if re.fullmatch(stem + _TABLE, name)]
+        names = [
+            name
+            for name in os.listdir(folder)
+            if re.fullmatch(stem + r"([._-].*)?" + _TABLE_SUFFIX, name)
+        ]
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", source=folder) from None
 
     def natural(name: str) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdigit() else (0, part)
-                for part in re.split(r"(\d+)", name)]  # fmt: skip
+        part = re.sub(_TABLE_SUFFIX + "$", "", name)
+        return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", part)]
 
     return [folder / name for name in sorted(names, key=natural)]
 

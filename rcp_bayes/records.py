@@ -37,7 +37,7 @@ _SHOWN = (
 )
 _WINDOW = (_DATASET, Column("query_id", "id"), Column("window_id", "id"), Column("doc_id", "id"))
 # Two judges may answer the same window: each answer is a window of its own.
-_WINDOW_KEY = ("dataset", "query_id", "window_id", "judge", "doc_id")
+_WINDOW_KEY = ("dataset", "query_id", "window_id", "doc_id", "judge")
 
 STAGE_A = Schema(
     "stage_a",
@@ -256,7 +256,7 @@ def _criteria(parts: Sequence[Part], named: Sequence[str] | None) -> tuple[str, 
             continue
         there = tuple(
             c
-            for c in table.column_names
+            for c in origin.columns or table.column_names
             if c and not STAGE_B.reads(c) and not c.startswith("__index_level_")
         )
         if named is not None:

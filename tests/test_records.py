@@ -203,7 +203,13 @@ def test_criterion_values(values):
 
 @pytest.mark.parametrize(
     ("values", "row"),
-    [([1, 2, 0], 2), ([0.5, 1, 0], 1), ([1, 0, -1], 3), (["1", "yes", "0"], 2), ([1, np.inf, 0], 2)],
+    [
+        ([1, 2, 0], 2),
+        ([0.5, 1, 0], 1),
+        ([1, 0, -1], 3),
+        (["1", "yes", "0"], 2),
+        ([1, np.inf, 0], 2),
+    ],
 )
 def test_criterion_values_other_than_0_and_1_are_refused(values, row):
     assert refusal(None, stage_b(C2=values)).startswith(f"stage_b: row {row}, column C2: ")
