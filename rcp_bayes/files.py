@@ -78,8 +78,9 @@ def read_content(path: str | os.PathLike[str]) -> Content:
         raise InputError("no such file", source=path) from None
     except IsADirectoryError:
         raise InputError("is a folder, not a file", source=path, remedy="name a file") from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", source=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read ({reason})", source=path) from None
     digest = hashlib.sha256(data).hexdigest()
     name = where.name
     if name.lower().endswith(".gz"):
