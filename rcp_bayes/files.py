@@ -156,7 +156,7 @@ def _one_line(error: Exception) -> str:
 def _parquet(content: Content, schema: Schema, take: Wanted) -> Part:
     origin = Origin(content.name)
     try:
-        file = pq.ParquetFile(pa.BufferReader(content.data))
+        file = pq.ParquetFile(pa.BufferReader(content.data), pre_buffer=False)
         arrow = file.schema_arrow
         names = [name for name in arrow.names if take(name)]
         coded = [
@@ -166,7 +166,9 @@ def _parquet(content: Content, schema: Schema, take: Wanted) -> Part:
             and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
         ]
         if coded:  # ids stay dictionary-encoded: codes are read, not text
-            file = pq.ParquetFile(pa.BufferReader(content.data), read_dictionary=coded)
+            file = pq.ParquetFile(
+                pa.BufferReader(content.data), read_dictionary=coded, pre_buffer=False
+            )
         return file.read(columns=names), Origin(content.name, columns=tuple(arrow.names))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise origin.error(
