@@ -45,7 +45,7 @@ class InputError(RcpError, ValueError):
 
     Notes
     -----
-    ``str()`` reads ``SOURCE: row R (or line L), column C: message; remedy`` with the absent parts left out.
+    ``str()`` reads ``SOURCE: row R, column C: message; remedy``, absent parts left out.
     """
 
     exit_code: ClassVar[int] = 3

@@ -217,7 +217,8 @@ def _strict_json(document: dict[str, Any], name: str) -> str:
     where = _not_finite(document, "")
     if where:
         raise InputError("a value is not finite", source=name, column=where, remedy=_NOT_SAVED)
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2, default=_plain)
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2, default=_plain)
+    return text + "\n"
 
 
 def _plain(value: Any) -> Any:
