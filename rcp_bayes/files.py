@@ -34,6 +34,7 @@ from rcp_bayes.tables import Part, Schema
 _JSON_CHUNK = 50_000  # lines parsed at once, so that Python objects of a whole file never coexist
 TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".jsonl", ".ndjson")
 Wanted = Callable[[str], bool]
+Pathish = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Content:
         return self.suffix not in (".parquet", ".pq")
 
 
-def read_content(path: str | os.PathLike[str]) -> Content:
+def read_content(path: Pathish) -> Content:
     """Read a file whole.
 
     Raises
