@@ -1,0 +1,119 @@
+"""Optax's L-BFGS as an optimizer that NumPyro's SVI drives to the end in one update.
+
+The plain alternative to `rcp_bayes.inference.arrow`: it needs nothing but SVI's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from numpyro.optim import _NumPyroOptim
+
+MEMORY = 20
+"""Past steps that shape the next one."""
+
+_ROUNDS = 10
+
+
+class LbfgsState(NamedTuple):
+    """SVI's unconstrained parameters, the steps taken, whether the gradient vanished."""
+
+    params: Any
+    steps: Any
+    converged: Any
+
+
+class Lbfgs(_NumPyroOptim):
+    """Optimizer whose one ``update`` runs L-BFGS until the gradient vanishes.
+
+    Parameters
+    ----------
+    bounded : str
+        Name of the parameter with a lower bound.
+    lower : float
+        Its bound, in SVI's unconstrained coordinates.
+    tolerance : float
+        Largest absolute entry of the gradient at which to stop, entries at the bound aside.
+    max_steps : int
+        Steps after which to give up.
+
+    Notes
+    -----
+    Below its bound a parameter is read as the bound, where the loss no longer depends on it. One
+    that a long step carried there although the loss falls away from the bound is set back above it
+    for another round.
+    """
+
+    def __init__(self, bounded: str, lower: Any, *, tolerance: Any, max_steps: int) -> None:
+        super().__init__(
+            lambda: (
+                lambda params: LbfgsState(params, jnp.array(0), jnp.array(False)),
+                lambda i, gradient, state: state,
+                lambda state: state.params,
+            )
+        )
+        self._bounded = bounded
+        self._lower = lower
+        self._tolerance = tolerance
+        self._max_steps = max_steps
+
+    def eval_and_update(
+        self,
+        fn: Callable[[Any], tuple],
+        state: tuple[Any, LbfgsState],
+        forward_mode_differentiation: bool = False,
+    ) -> tuple[tuple[Any, None], tuple[Any, LbfgsState]]:
+        """Minimise `fn` from the state's parameters; answers the loss at the new ones."""
+        i, start = state
+
+        def loss_at(params: Any) -> jax.Array:
+            return fn(self._clamped(params))[0]
+
+        solver = optax.lbfgs(memory_size=MEMORY)
+        value_and_grad = optax.value_and_grad_from_state(loss_at)
+
+        def unfinished(carry: tuple) -> jax.Array:
+            _, memory, steps, first = carry
+            largest = optax.tree.norm(optax.tree.get(memory, "grad"), ord=jnp.inf)
+            return (first | (largest > self._tolerance)) & (steps < self._max_steps)
+
+        def descend(carry: tuple) -> tuple:
+            params, memory, steps, _ = carry
+            value, gradient = value_and_grad(params, state=memory)
+            step, memory = solver.update(
+                gradient, memory, params, value=value, grad=gradient, value_fn=loss_at
+            )
+            return optax.apply_updates(params, step), memory, steps + 1, jnp.array(False)
+
+        def another_round(carry: tuple) -> jax.Array:
+            _, steps, rounds, trapped = carry
+            return jnp.any(trapped) & (rounds < _ROUNDS) & (steps < self._max_steps)
+
+        def run(carry: tuple) -> tuple:
+            params, steps, rounds, trapped = carry
+            bounded = jnp.where(trapped, self._lower + 1.0, params[self._bounded])
+            params = params | {self._bounded: bounded}
+            params, _, steps, _ = lax.while_loop(
+                unfinished, descend, (params, solver.init(params), steps, jnp.array(True))
+            )
+            params = self._clamped(params)
+            slope = jax.grad(lambda p: fn(p)[0])(params)[self._bounded]
+            trapped = (params[self._bounded] <= self._lower) & (slope < 0.0)
+            return params, steps, rounds + 1, trapped
+
+        nothing = jnp.zeros_like(start.params[self._bounded], dtype=bool)
+        carry = run((start.params, start.steps, jnp.array(0), nothing))
+        params, steps, _, trapped = lax.while_loop(another_round, run, carry)
+        gradient = jax.grad(loss_at)(params)
+        converged = optax.tree.norm(gradient, ord=jnp.inf) <= self._tolerance
+        end = LbfgsState(params, steps, converged & ~jnp.any(trapped))
+        return (fn(params)[0], None), (i + 1, end)
+
+    def _clamped(self, params: Any) -> Any:
+        value = params[self._bounded]
+        return params | {self._bounded: jnp.where(value > self._lower, value, self._lower)}
