@@ -40,7 +40,7 @@ _HOMES = {
     "write_fit": "rcp_bayes.fitfolder",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from rcp_bayes.calibrate import fit as fit

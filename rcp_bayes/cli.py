@@ -1,4 +1,4 @@
-"""The command `rcp-bayes`: arguments in, results on stdout, progress on stderr, exit codes of the contract.
+"""The command `rcp-bayes`: arguments in, results on stdout, progress on stderr, exit codes.
 
 Thin on purpose: each command reads its arguments, calls one or two library functions and prints.
 Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
@@ -16,23 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from rcp_bayes import __version__
-from rcp_bayes.errors import InputError, JudgeError, UsageError
+from rcp_bayes.errors import RcpError, UsageError
 
-EXIT_DONE, EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_JUDGE, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
+EXIT_DONE, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 130  # errors of ours know their own code
 PROTOCOLS = ("plain", "trec", "nanobeir", "bright", "vidore", "trecdl")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (the contract's table)."""
+    # Arrow's default pool keeps freed memory; the system's gives it back. Read once, at its import.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         arguments = build_parser().parse_args(argv)
         code = arguments.run(arguments)
         sys.stdout.flush()
         return EXIT_DONE if code is None else code
-    except (InputError, JudgeError, UsageError) as error:
+    except RcpError as error:
         say(f"rcp-bayes: {error}")
-        codes = {InputError: EXIT_INPUT, JudgeError: EXIT_JUDGE, UsageError: EXIT_USAGE}
-        return next(code for kind, code in codes.items() if isinstance(error, kind))
+        return error.exit_code
     except KeyboardInterrupt:
         say("rcp-bayes: interrupted; what was done is kept")
         return EXIT_INTERRUPTED
@@ -111,7 +112,7 @@ def score_from_arguments(a: argparse.Namespace) -> Any:
     """The scores that the shared scoring options describe."""
     from rcp_bayes.evaluate import score
     from rcp_bayes.fitfolder import read_fit
-    from rcp_bayes.io import read_pool_order, read_excluded, read_qrels, read_runs
+    from rcp_bayes.io import read_excluded, read_pool_order, read_qrels, read_runs
 
     if a.fit is None and a.qrels is None:
         raise UsageError("score needs a FIT folder, or --qrels FILE to score without a fit")

@@ -1,4 +1,4 @@
-"""`rcp-bayes demo`: the whole job on a small simulated world, and what was recovered of its truth."""
+"""`rcp-bayes demo`: the whole job on a small simulated world, and what it recovers of the truth."""
 
 from __future__ import annotations
 

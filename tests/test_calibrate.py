@@ -1,4 +1,4 @@
-"""The whole MAP path on real judgments, against values computed independently (shared data README)."""
+"""The whole MAP path on real judgments, against values of the shared data's README."""
 
 import numpy as np
 import pandas as pd

@@ -49,8 +49,8 @@ def test_fit_writes_the_contract(world):
     assert list(queries.columns) == names.split()
     info = json.loads((folder / "fit.json").read_text())
     wanted = (
-        "method stage_a stage_a_model priors link seed interval versions counts iterations objective"
-        " max_gradient tau_at_boundary warnings seconds"
+        "method stage_a stage_a_model priors link seed interval versions counts iterations"
+        " objective max_gradient tau_at_boundary warnings seconds"
     )
     assert set(wanted.split()) <= set(info)
     assert info["method"] == "map" and info["max_gradient"] <= 1e-5

@@ -43,7 +43,7 @@ def test_import_leaves_jax_settings_alone():
 def imported_modules(path: Path) -> set[str]:
     """Absolute names of everything a module imports, relative imports resolved."""
     parts = ("rcp_bayes", *path.relative_to(PACKAGE).with_suffix("").parts)
-    package = parts[:-1] if parts[-1] != "__init__" else parts[:-1]
+    package = parts[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,15 +1,15 @@
-"""Reading a judge's answer: one decoder for both stages. An unreadable answer has a reason, never a value.
+"""Reading a judge's answer, of either stage: what cannot be read has a reason, never a value.
 
 What is read, in this order:
 
-1. The text is `content`. Reasoning in it is removed: ``<think>…</think>`` blocks, everything before
-   an orphaned closing tag, everything after an opening tag that never closes. Where nothing is left,
-   the text is the separate reasoning field, since some servers put the whole answer there.
+1. The text is `content`. Reasoning in it is removed: ``<think>…</think>`` blocks, everything
+   before an orphaned closing tag, everything after an opening tag that never closes. Where nothing
+   is left, the text is the separate reasoning field: some servers put the whole answer there.
 2. The first ``{`` that a key or ``}`` follows opens the answer, with or without a code fence around
    it; braces of prose are passed over. What stands behind the object is ignored.
 3. Inside strings, a backslash that starts no JSON escape is literal text (``\\pi``, ``\\{``). The
    ambiguous ones are text where they must be LaTeX: ``\\b`` and ``\\f`` always (nobody writes
-   backspaces), ``\\n``, ``\\r`` and ``\\t`` where they start a LaTeX command (``\\nu``, ``\\theta``).
+   backspaces), ``\\n``, ``\\r`` and ``\\t`` at a LaTeX command (``\\nu``, ``\\theta``).
 
 Labels match as a whole or not at all. Nothing is taken from prose, clamped or filled in.
 """
@@ -72,7 +72,7 @@ class Decoded:
     reasons: tuple[str | None, ...] | None = None
 
 
-class _Unreadable(Exception):
+class _UnreadableError(Exception):
     def __init__(self, category: Category) -> None:
         super().__init__(category)
         self.category: Category = category
@@ -122,7 +122,7 @@ def decode(
         if stage == "a":
             return _stage_a(answer, labels)
         return _stage_b(answer, labels, criteria)
-    except _Unreadable as problem:
+    except _UnreadableError as problem:
         category = problem.category
         if response.finish_reason == "content_filter":
             category = "refused"
@@ -145,7 +145,7 @@ def _text(response: Response) -> str:
     if not text.strip():
         text = _without_thoughts(response.reasoning or "")
     if not text.strip():
-        raise _Unreadable("truncated" if response.finish_reason == "length" else "empty")
+        raise _UnreadableError("truncated" if response.finish_reason == "length" else "empty")
     return text
 
 
@@ -162,10 +162,10 @@ def _first_object(text: str, finish_reason: str | None) -> _Object:
     start = _START.search(text)
     cut = finish_reason == "length"
     if start is None:
-        raise _Unreadable("truncated" if cut else "no_json")
+        raise _UnreadableError("truncated" if cut else "no_json")
     pieces, complete = _scan(text, start.start())
     if not complete:
-        raise _Unreadable("truncated" if cut else "invalid_json")
+        raise _UnreadableError("truncated" if cut else "invalid_json")
     try:
         found = json.loads(
             "".join(pieces),
@@ -175,7 +175,7 @@ def _first_object(text: str, finish_reason: str | None) -> _Object:
             parse_constant=lambda name: _NOT_A_NUMBER,
         )
     except (ValueError, RecursionError, MemoryError):
-        raise _Unreadable("invalid_json") from None
+        raise _UnreadableError("invalid_json") from None
     assert isinstance(found, _Object)
     return found
 
@@ -237,9 +237,9 @@ def _stage_a(answer: _Object, labels: Sequence[str]) -> Decoded:
         entries, reasons = _entries(answer, labels)
         scores = tuple(_score(entries[label]) for label in labels)
         if not all(abs(score) <= SCORE_LIMIT for score in scores):
-            raise _Unreadable("out_of_range")
+            raise _UnreadableError("out_of_range")
         return Decoded(scores=scores, reasons=reasons)
-    except _Unreadable:
+    except _UnreadableError:
         ranks = _ranks(answer, labels)
         if ranks is None:
             raise
@@ -261,39 +261,39 @@ def _entries(
     names in `_LIST_KEYS`), and ``{"D1": …}``.
     """
     if answer.conflict:
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     body: Any = next((answer[key] for key in _LIST_KEYS if key in answer), None)
     if body is None:
         # The answer itself is the table; words beside it are not entries.
         beside = set(_RANKING_KEYS) | set(_REASON_KEYS)
         body = _Object((key, value) for key, value in answer.items() if key not in beside)
         if not body:
-            raise _Unreadable("schema")
+            raise _UnreadableError("schema")
     pairs: list[tuple[Any, Any]] = []
     if isinstance(body, _Object):
         if body.conflict:
-            raise _Unreadable("schema")
+            raise _UnreadableError("schema")
         pairs = list(body.items())
     elif isinstance(body, list):
         for entry in body:
             if not isinstance(entry, _Object) or entry.conflict:
-                raise _Unreadable("schema")
+                raise _UnreadableError("schema")
             named = [key for key in _LABEL_KEYS if key in entry]
             if not named:
-                raise _Unreadable("schema")
+                raise _UnreadableError("schema")
             rest = _Object((k, v) for k, v in entry.items() if k not in named[:1])
             pairs.append((entry[named[0]], rest))
     else:
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     known = set(labels)
     found: dict[str, Any] = {}
     for name, value in pairs:
         label = _label(name)
         if label not in known or (label in found and not _same(found[label], value)):
-            raise _Unreadable("schema")
+            raise _UnreadableError("schema")
         found[label] = value
     if len(found) < len(known):
-        raise _Unreadable("incomplete")
+        raise _UnreadableError("incomplete")
     return found, tuple(_reason(found[label]) for label in labels)
 
 
@@ -318,27 +318,27 @@ def _score(value: Any) -> float:
     if isinstance(value, _Object):
         named = [key for key in _SCORE_KEYS if key in value]
         if value.conflict or len(named) != 1:
-            raise _Unreadable("schema")
+            raise _UnreadableError("schema")
         value = value[named[0]]
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if not isinstance(value, float) or math.isnan(value):
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     return value
 
 
 def _passes(value: Any, criteria: Sequence[str]) -> tuple[int, ...]:
     if not isinstance(value, _Object):
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     inner = [key for key in ("criteria", "answers") if isinstance(value.get(key), _Object)]
     given = value[inner[0]] if inner else value
     if value.conflict or given.conflict:
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     named = {key: answer for key, answer in given.items() if key not in _REASON_KEYS}
     if set(named) - set(criteria):
-        raise _Unreadable("schema")
+        raise _UnreadableError("schema")
     if len(named) < len(criteria):
-        raise _Unreadable("incomplete")
+        raise _UnreadableError("incomplete")
     return tuple(_yes_or_no(named[criterion]) for criterion in criteria)
 
 
@@ -349,11 +349,11 @@ def _yes_or_no(value: Any) -> int:
         return int(value)
     if isinstance(value, str) and value.strip().lower() in _ANSWERS:
         return _ANSWERS[value.strip().lower()]
-    raise _Unreadable("schema")
+    raise _UnreadableError("schema")
 
 
 def _ranks(answer: _Object, labels: Sequence[str]) -> tuple[float, ...] | None:
-    """Ranks from a ``"ranking"`` list, best first; a list inside it is a tie. None if not complete."""
+    """Ranks from a ``"ranking"`` list, best first, a list in it being a tie; None if incomplete."""
     if answer.conflict:
         return None
     order: Any = next((answer[key] for key in _RANKING_KEYS if key in answer), None)

@@ -165,8 +165,10 @@ class SimulatedJudge:
 
         info = json.loads((Path(folder) / "truth.json").read_text())
         truth = pd.read_parquet(Path(folder) / "truth.parquet").set_index("doc_id")
-        parameters = info["gamma"], info["beta"], info["noise"], info["seed"]
-        return cls(truth["ability"].to_dict(), truth["theta"].to_dict(), *parameters)
+        ability, theta = (
+            dict(zip(truth.index, truth[n], strict=True)) for n in ("ability", "theta")
+        )
+        return cls(ability, theta, info["gamma"], info["beta"], info["noise"], info["seed"])
 
     def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
         asked = Asked(messages)
