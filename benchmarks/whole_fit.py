@@ -37,9 +37,8 @@ def main() -> None:
         for state in ("empty", "filled"):
             argv = [sys.executable, "-m", "rcp_bayes", "fit", str(base / "world")]
             started = time.perf_counter()
-            subprocess.run(
-                [*argv, "--out", str(base / state)], env=environment, check=True, stdout=-3
-            )
+            argv += ["--out", str(base / state)]
+            subprocess.run(argv, env=environment, check=True, stdout=subprocess.DEVNULL)
             seconds = time.perf_counter() - started
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
             info = json.loads((base / state / "fit.json").read_text())

@@ -206,17 +206,20 @@ def _names(beta: np.ndarray) -> tuple[str, ...]:
 def _scaled(schedule: Schedule, fraction: float) -> Schedule:
     """The schedule with a share of its windows."""
     share = Fraction(fraction).limit_denominator(1000)
-    names = (
-        "random_a",
-        "stratified_a",
-        "adaptive",
-        "random_b",
-        "stratified_b",
-        "total_a",
-        "total_b",
+
+    def part(placements: Fraction | None) -> Any:
+        return None if placements is None else placements * share
+
+    return replace(
+        schedule,
+        random_a=part(schedule.random_a),
+        stratified_a=part(schedule.stratified_a),
+        adaptive=part(schedule.adaptive),
+        total_a=part(schedule.total_a),
+        random_b=part(schedule.random_b),
+        stratified_b=part(schedule.stratified_b),
+        total_b=part(schedule.total_b),
     )
-    scaled = {name: getattr(schedule, name) for name in names}
-    return replace(schedule, **{k: v if v is None else v * share for k, v in scaled.items()})
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ GOOD = '{"scores": {"D1": 2, "D2": -1.5}}'
         '{"scores": {"D2": -1.5, "D1": {"score": "2.0", "reason": "good"}}}',
         '{"scores": {"[D1]": 2.0, " D2 ": -1.50}}',
         '{"scores": {"D1": 2, "D1": 2, "D2": -1.5}}',
-        '{"scores": [{"id": "D1", "score": 2}, {"id": "D2", "score": -1.5}, {"id": "D1", "score": 2}]}',
+        '{"scores": [{"id": "D1", "score": 2}, {"id": "D2", "score": -1.5},'
+        ' {"id": "D1", "score": 2}]}',
     ],
 )
 def test_readable(content):
@@ -73,7 +74,8 @@ def test_readable(content):
         ('{"scores": {"D1": 2, "D2": 1, "D3": 0}}', "schema"),
         ('{"scores": {"D1": 2, "D1": 3, "D2": 1}}', "schema"),
         (
-            '{"scores": [{"id": "D1", "score": 2}, {"id": "D1", "score": 1}, {"id": "D2", "score": 1}]}',
+            '{"scores": [{"id": "D1", "score": 2}, {"id": "D1", "score": 1},'
+            ' {"id": "D2", "score": 1}]}',
             "schema",
         ),
         ('{"scores": [2, 1]}', "schema"),
@@ -148,7 +150,8 @@ def test_ranking_without_usable_scores():
         '{"answers": {"D1": {"C1": 1, "C2": 0}, "D2": {"C1": 0, "C2": 0}}}',
         '{"answers": {"D1": {"C1": true, "C2": "no"}, "D2": {"C1": "No", "C2": false}}}',
         '{"D1": {"C1": "yes", "C2": 0, "reason": "on topic"}, "D2": {"C2": 0, "C1": 0}}',
-        '{"results": [{"label": "D1", "C1": 1, "C2": 0}, {"label": "D2", "criteria": {"C1": 0, "C2": 0}}]}',
+        '{"results": [{"label": "D1", "C1": 1, "C2": 0},'
+        ' {"label": "D2", "criteria": {"C1": 0, "C2": 0}}]}',
     ],
 )
 def test_criteria(content):

@@ -95,8 +95,8 @@ _ANSWERS = {"yes": 1, "true": 1, "1": 1, "no": 0, "false": 0, "0": 0}
 _LATEX = frozenset(
     "nu ne neq neg nabla not notin ni nmid nleq ngeq nexists natural newline nonumber nolimits "
     "newcommand nsubseteq nparallel ncong nsim rho right rangle rceil rfloor rm rightarrow ref "
-    "rightleftharpoons root rvert rVert tau theta times to text textbf textit texttt textrm tan tanh "
-    "top triangle tfrac tilde therefore thinspace tag".split()
+    "rightleftharpoons root rvert rVert tau theta times to text textbf textit texttt textrm tan "
+    "tanh top triangle tfrac tilde therefore thinspace tag".split()
 )
 
 
