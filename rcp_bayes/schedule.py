@@ -244,7 +244,7 @@ def plan_batch(
             chosen = stratified_windows(estimate, seen, count, size, draw)
         else:
             chosen = adaptive_windows(estimate, shown, count, size, schedule.shrink)
-    windows = []
+    windows: list[PlannedWindow] = []
     for positions in chosen:
         names = tuple(documents[i] for i in positions)
         for flipped in (False, True) if mirror else (False,):
@@ -366,12 +366,15 @@ def adaptive_windows(
         held[shown, np.arange(len(shown))[:, None]] = True
     together = (held[order[:-1]] & held[order[1:]]).sum(axis=1)
     value = boundary_values(estimate[order], together)
+    values, span, last = value.tolist(), size - 1, n - size
+    # fsum rounds once, so equal windows tie on every platform.
+    sums = [math.fsum(values[s : s + span]) for s in range(last + 1)]
     windows = []
     for _ in range(count):
-        # fsum rounds once, so equal windows tie on every platform.
-        sums = [math.fsum(value[s : s + size - 1]) for s in range(n - size + 1)]
         start = sums.index(max(sums))
-        value[start : start + size - 1] *= shrink
+        values[start : start + span] = [v * shrink for v in values[start : start + span]]
+        for s in range(max(0, start - span + 1), min(last, start + span - 1) + 1):
+            sums[s] = math.fsum(values[s : s + span])  # only windows that share a boundary
         windows.append(order[start : start + size].tolist())
     return windows
 
@@ -395,9 +398,7 @@ def _positions(windows: Sequence[PlannedWindow], documents: Sequence[str]) -> np
     try:
         rows = [[place[name] for name in window.documents] for window in windows]
     except KeyError as missing:
-        raise ValueError(
-            f"a past window holds document {missing}, which is not in the pool"
-        ) from None
+        raise ValueError(f"past window with document {missing}, not in the pool") from None
     return np.array(rows, dtype=np.int64)
 
 
