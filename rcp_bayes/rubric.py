@@ -75,11 +75,15 @@ class Rubric:
         return tuple(criterion.id for criterion in self.criteria)
 
     @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of ids, names and questions in order: what answers are stored under."""
+    def text(self) -> str:
+        """Ids, names and questions in order, as JSON; equal for equal rubrics."""
         rows = [[criterion.id, criterion.name, criterion.question] for criterion in self.criteria]
-        text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of `text`: what answers are stored under."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 DEFAULT_RUBRIC = Rubric(

@@ -110,10 +110,10 @@ def render(
     budget : int
         Characters of title and text together that are shown of a document.
     """
-    labels = tuple(f"D{i + 1}" for i in range(len(documents)))
+    labels = window_labels(len(documents))
     blocks, cuts = [], []
     for label, (title, text) in zip(labels, documents, strict=True):
-        whole = f"{title}\n{text}" if title else text
+        whole = joined(title, text)
         shown = cut_text(whole, budget)
         if shown != whole:
             cuts.append({"label": label, "characters": len(whole), "kept": len(shown)})
@@ -132,6 +132,17 @@ def render(
     text = _MARK.sub(lambda mark: words[mark.group(1)], prompts.text(stage))
     schema = answer_schema(stage, labels, rubric.ids)
     return Rendered([{"role": "user", "content": text}], labels, schema, tuple(cuts))
+
+
+@cache
+def window_labels(size: int) -> tuple[str, ...]:
+    """The labels of a window's documents, in the order shown."""
+    return tuple(f"D{i + 1}" for i in range(size))
+
+
+def joined(title: str | None, text: str) -> str:
+    """A document as it is shown, before any cut."""
+    return f"{title}\n{text}" if title else text
 
 
 def cut_text(text: str, budget: int) -> str:
