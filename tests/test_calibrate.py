@@ -1,8 +1,15 @@
 """The whole MAP path on real judgments, against values of the shared data's README."""
 
+import ast
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rcp_bayes as rcp
 
@@ -125,3 +132,50 @@ def test_frozen_items_are_used_as_printed():
     assert found.items.rounded
     with pytest.raises(rcp.InputError, match="C5"):
         rcp.fit(rcp.Judgments.from_frames(stage_a, stage_b.drop(columns="C5")), items=items)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    scores=st.lists(
+        st.lists(st.floats(-5, 5).map(lambda x: round(x, 2)), min_size=4, max_size=4),
+        min_size=1,
+        max_size=4,
+    ),
+    answers=st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), min_size=4, max_size=4),
+)
+def test_proposition_3_1_order_is_kept_for_any_answers(scores, answers):
+    documents = ["a", "b", "c", "d"]
+    rows = [
+        {"query_id": "q", "window_id": f"w{i}", "doc_id": name, "score": score}
+        for i, window in enumerate(scores)
+        for name, score in zip(documents, window, strict=True)
+    ]
+    stage_b = pd.DataFrame(answers, columns=["C1", "C2", "C3"])
+    stage_b = stage_b.assign(query_id="q", window_id="w", doc_id=documents)
+    labels = rcp.fit(rcp.Judgments.from_frames(pd.DataFrame(rows), stage_b)).labels
+    order = labels.sort_values("bt")
+    assert order["theta"].is_monotonic_increasing
+    assert order["gain"].is_monotonic_increasing
+
+
+def test_jax_used_before_in_32_bits_changes_nothing():
+    code = (
+        "import jax, jax.numpy as jnp\n"
+        "first = jnp.ones(1)\n"
+        "import pandas as pd, rcp_bayes as rcp\n"
+        "base = {'query_id': 'q', 'window_id': 'w', 'doc_id': ['a', 'b', 'c']}\n"
+        "a = pd.DataFrame(base | {'score': [2.0, 0.5, -1.0]})\n"
+        "b = pd.DataFrame(base | {'C1': [1, 1, 0], 'C2': [1, 0, 0]})\n"
+        "found = rcp.fit(rcp.Judgments.from_frames(a, b))\n"
+        "assert found.info['max_gradient'] < 1e-5\n"
+        "assert not jax.config.jax_enable_x64 and jnp.ones(1).dtype == 'float32'\n"
+        "print(repr(found.labels['theta'].tolist()))"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True
+    )
+    assert out.returncode == 0, out.stderr
+    stage_a, stage_b = frames({"C1": [1, 1, 0], "C2": [1, 0, 0]})
+    here = rcp.fit(rcp.Judgments.from_frames(stage_a, stage_b)).labels["theta"].tolist()
+    assert ast.literal_eval(out.stdout) == here
