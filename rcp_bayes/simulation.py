@@ -1,28 +1,31 @@
 """Worlds of known truth: judgments, runs and qrels whose parameters are known (numpy only).
 
 No model of the package is used here, so that what recovers the truth is independent of what made
-it. The windows come from the same schedule as a real judge's, steered by a rating of its own.
+it. `simulated_windows` holds what the judge does in a window, `simulated_tables` the tables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rcp_bayes.gain import gain, pass_probability
-from rcp_bayes.schedule import (
-    FULL,
-    Schedule,
-    Stream,
-    adaptive_windows,
-    balanced_windows,
-    stratified_windows,
+from rcp_bayes.gain import gain
+from rcp_bayes.schedule import FULL, Schedule, Stream
+from rcp_bayes.simulated_tables import Names, qrels_frame, runs_frame, stage_frame
+from rcp_bayes.simulated_windows import (
+    EXTREME_DIFFICULTY,
+    FAULTS,
+    FAULTY,
+    SECOND_CORRELATION,
+    WindowJudge,
+    criterion_answers,
+    scaled,
+    tournament,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +38,7 @@ BETA = (-2.57, -2.00, -0.25, 0.71, 4.12)
 _LOG_TAU_MEAN, _LOG_TAU_SD = 0.425, 0.35
 # With these, about 79% of the pool lies below C1 and 5% above C4, as on NanoBEIR (Section 3.4),
 # and the mean offset is near the paper's -5.64.
-_ALPHA_MEAN, _ALPHA_SD, _ABILITY_SD = -5.6, 1.5, 2.1
-_SCORE_LIMIT = 5.0
+_ALPHA_MEAN, _ALPHA_SD, ABILITY_SD = -5.6, 1.5, 2.1
 # Noise of each system's ranking, in logits of ability: the first is the best.
 SYSTEMS = {"sharp": 0.5, "good": 1.0, "fair": 1.7, "plain": 2.5, "weak": 4.0}
 _GRADE_THRESHOLDS = {"graded": (-1.0, 0.7, 2.5), "binary": (0.7,)}  # calibrated ability, logits
@@ -97,13 +99,21 @@ class World:
 def simulate(
     *,
     n_queries: int = 50,
-    pool_size: int = 150,
+    pool_size: int | Sequence[int] = 150,
     noise: float = 0.5,
     seed: int = 42,
     n_datasets: int = 1,
     position_bias: float = 0.0,
     offset_sd: float = 0.5,
     clip: bool = True,
+    decimals: int | None = None,
+    invalid: float = 0.0,
+    link_bend: float = 0.0,
+    ability_sd: float = ABILITY_SD,
+    faults: Collection[str] = (),
+    gamma: Sequence[float] = GAMMA,
+    beta: Sequence[float] = BETA,
+    systems: Mapping[str, float] = SYSTEMS,
     schedule: Schedule = FULL,
     schedule_fraction: float = 1.0,
     qrels: Literal["graded", "binary"] = "graded",
@@ -124,12 +134,16 @@ def simulate(
 
     Parameters
     ----------
-    n_queries, pool_size : int
-        Queries in all, documents per query.
+    n_queries : int
+        Queries in all.
+    pool_size : int or sequence of n_queries ints
+        Documents per query.
     noise : float
         Standard deviation of the judge's scores, logits.
     seed : int
-        Every query has a stream of its own: more queries do not change the earlier ones.
+        Every query has streams of its own for truth, Stage A, Stage B, runs and qrels: more
+        queries do not change the earlier ones, and worlds that differ in their judge or schedule
+        only share truth, runs and qrels.
     n_datasets : int
         Queries are dealt to this many datasets; one is named ``default``.
     position_bias : float
@@ -138,10 +152,31 @@ def simulate(
         Standard deviation of a window's common offset, logits.
     clip : bool
         Keep scores within [-5, 5]. Unclipped scores are for study; readers refuse them.
+    decimals : int, optional
+        Round scores to so many decimals, as a judge writes them.
+    invalid : float
+        Share of windows of both stages, in [0, 1), that have no usable answer; the tables then
+        have a column ``invalid`` and nulls in those windows.
+    link_bend : float
+        With b its value, ``theta = tau * sinh(b * ability) / b + alpha``: above 0 the ends of the
+        tournament's scale are compressed, below 0 (inverse curve, ``asinh(-b x) / -b``) stretched;
+        0 is the paper's affine link.
+    ability_sd : float
+        Standard deviation of abilities within a query, logits of the tournament.
+    faults : collection of str
+        Keys of `simulated_windows.FAULTS`, which says what each plants in Stage B. The truth
+        stays that of the rubric without the fault, except for the difficulty under ``extreme``.
+    gamma, beta : sequence of C floats
+        Criterion parameters, multiplied and shifted onto the constraints (sum C, mean 0). Offsets
+        move by the same shift, so that the criteria keep their place in the pool.
+    systems : mapping of name to float
+        Systems and the noise of their rankings, logits of ability.
     schedule : Schedule
         Windows of both stages.
     schedule_fraction : float
-        Share of the schedule's windows, in (0, 1]; both stages, every phase alike.
+        Share of the schedule's windows, in (0, 1]; both stages, every phase alike. Stage B still
+        shows every document once; Stage A does so for the default schedule at 150 documents down
+        to a fifth.
     qrels : {"graded", "binary"}
         Grades 0 to 3, or 0 and 1.
 
@@ -150,218 +185,139 @@ def simulate(
     ValueError
         A setting outside its range.
     """
-    import pandas as pd
-
-    if min(n_queries, pool_size, n_datasets) < 1 or not 0 < schedule_fraction <= 1:
-        raise ValueError("queries, pool and datasets are at least 1, the fraction is in (0, 1]")
-    if not (np.isfinite(noise) and noise >= 0 and offset_sd >= 0):
-        raise ValueError("noise is a finite standard deviation of at least 0, in logits")
-    gamma, beta = _criteria()
-    judge = _Judge(noise, position_bias, offset_sd, clip, gamma, beta)
-    plan = _scaled(schedule, schedule_fraction)
-    parts: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in ("a", "b", "runs", "qrels", "truth")
-    }
-    for j in range(n_queries):
-        dataset = "default" if n_datasets == 1 else f"sim-{j % n_datasets + 1}"
-        query = f"q{j + 1:04d}"
-        draw = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(j,)))
-        truth = _pool(draw, query, pool_size, gamma, beta)
-        names = {"dataset": dataset, "query_id": query}
-        stream = Stream(seed, "simulate", dataset, query)
-        parts["truth"].append(names | truth)
-        parts["a"].append(names | _stage_a(judge, draw, stream, plan, truth))
-        parts["b"].append(names | _stage_b(judge, draw, stream, plan, truth))
-        parts["runs"].append(names | _runs(draw, truth))
-        parts["qrels"].append(names | _grades(draw, truth, _GRADE_THRESHOLDS[qrels]))
-    frames = {
-        name: pd.concat([pd.DataFrame(part) for part in rows], ignore_index=True)
-        for name, rows in parts.items()
-    }
+    pools = np.asarray(pool_size)
+    sizes: list[int] = pools.tolist() if pools.ndim else [pools.item()] * n_queries
+    if n_datasets < 1 or n_queries < 1 or len(sizes) != n_queries or min(sizes) < 1:
+        raise ValueError("queries, pools and datasets are at least 1, with one pool size per query")
+    if not (0 < schedule_fraction <= 1 and 0 <= invalid < 1):
+        raise ValueError("the schedule's fraction is in (0, 1], the invalid share in [0, 1)")
+    spreads = [noise, offset_sd, ability_sd, *systems.values()]
+    if not (np.all(np.isfinite(spreads)) and min(spreads) >= 0):
+        raise ValueError(
+            "noise and spreads are finite standard deviations of at least 0, in logits"
+        )
+    discrimination, difficulty, shift = _criteria(gamma, beta, faults)
+    judge = WindowJudge(
+        discrimination, difficulty, noise, offset_sd, position_bias, clip, decimals, invalid, faults
+    )
+    plan = scaled(schedule, schedule_fraction)
+    truths, stage_a, stage_b, scores, grades = [], [], [], [], []
+    for j, n in enumerate(sizes):
+        draw = _streams(seed, j)
+        truth = _pool(draw[0], n, ability_sd, link_bend, shift)
+        second = _second_dimension(draw[5], truth, ability_sd)
+        windows = [Stream(seed, "simulate", j, stage) for stage in ("a", "b")]
+        truths.append(truth)
+        stage_a.append(tournament(judge, truth["ability"], plan, draw[1], windows[0]))
+        stage_b.append(criterion_answers(judge, truth["theta"], second, plan, draw[2], windows[1]))
+        blur = draw[3].normal(size=(len(systems), n)) * np.array([*systems.values()])[:, None]
+        scores.append(truth["ability"] + blur)
+        grades.append(_grades(draw[4], truth["theta"], _GRADE_THRESHOLDS[qrels]))
+    names = Names.of(sizes, n_datasets)
+    theta = np.concatenate([truth["theta"] for truth in truths])
+    columns = {name: np.concatenate([truth[name] for truth in truths]) for name in truths[0]}
+    columns["gain"] = np.asarray(gain(theta, discrimination, difficulty))
+    criteria = [f"C{c + 1}" for c in range(len(difficulty))]
     info = {
-        "criteria": list(_names(beta)),
-        "gamma": gamma.tolist(),
-        "beta": beta.tolist(),
+        "criteria": criteria,
+        "gamma": discrimination.tolist(),
+        "beta": difficulty.tolist(),
         "noise": noise,
         "seed": seed,
         "position_bias": position_bias,
         "offset_sd": offset_sd,
         "clip": clip,
+        "decimals": decimals,
+        "invalid": invalid,
+        "link_bend": link_bend,
+        "ability_sd": ability_sd,
+        "faults": sorted(faults),
         "schedule_fraction": schedule_fraction,
-        "systems": SYSTEMS,
+        "systems": dict(systems),
     }
-    return World(frames["a"], frames["b"], frames["runs"], frames["qrels"], frames["truth"], info)
-
-
-def _criteria() -> tuple[np.ndarray, np.ndarray]:
-    """The printed parameters, moved onto the constraints that rounding misses a little."""
-    gamma, beta = np.array(GAMMA), np.array(BETA)
-    return gamma * len(gamma) / gamma.sum(), beta - beta.mean()
-
-
-def _names(beta: np.ndarray) -> tuple[str, ...]:
-    return tuple(f"C{c + 1}" for c in range(len(beta)))
-
-
-def _scaled(schedule: Schedule, fraction: float) -> Schedule:
-    """The schedule with a share of its windows."""
-    share = Fraction(fraction).limit_denominator(1000)
-
-    def part(placements: Fraction | None) -> Any:
-        return None if placements is None else placements * share
-
-    return replace(
-        schedule,
-        random_a=part(schedule.random_a),
-        stratified_a=part(schedule.stratified_a),
-        adaptive=part(schedule.adaptive),
-        total_a=part(schedule.total_a),
-        random_b=part(schedule.random_b),
-        stratified_b=part(schedule.stratified_b),
-        total_b=part(schedule.total_b),
+    return World(
+        stage_a=stage_frame(names, "a", stage_a, ["score"], invalid > 0),
+        stage_b=stage_frame(names, "b", stage_b, criteria, invalid > 0),
+        runs=runs_frame(names, scores, list(systems)),
+        qrels=qrels_frame(names, grades),
+        truth=names.frame(np.arange(names.offset[-1])).assign(**columns),
+        truth_info=info,
     )
 
 
-@dataclass(frozen=True)
-class _Judge:
-    noise: float
-    position_bias: float
-    offset_sd: float
-    clip: bool
-    gamma: np.ndarray
-    beta: np.ndarray
+def _streams(seed: int, query: int) -> list[np.random.Generator]:
+    """Independent streams of one query, one for each purpose."""
+    root = np.random.SeedSequence(seed, spawn_key=(query,))
+    return [np.random.default_rng(child) for child in root.spawn(6)]
 
-    def score(self, draw: np.random.Generator, ability: np.ndarray) -> np.ndarray:
-        """Scores of windows, (W, w), from the abilities shown, (W, w)."""
-        place = np.linspace(0, 1, ability.shape[1]) if ability.shape[1] > 1 else np.array([0.5])
-        mood = draw.normal(0, self.offset_sd, (len(ability), 1))
-        centred = ability - ability.mean(axis=1, keepdims=True)
-        score = centred + mood + self.position_bias * (0.5 - place)
-        score = score + draw.normal(0, self.noise, ability.shape)
-        return np.clip(score, -_SCORE_LIMIT, _SCORE_LIMIT) if self.clip else score
 
-    def answer(self, draw: np.random.Generator, theta: np.ndarray) -> np.ndarray:
-        """Answers, (n, C) of 0 and 1, to placements of documents with these abilities, (n,)."""
-        probability = pass_probability(theta, self.gamma, self.beta)
-        return (draw.random(probability.shape) < probability).astype(np.int8)
+def _criteria(
+    gamma: Sequence[float], beta: Sequence[float], faults: Collection[str]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Parameters on the constraints, and by how much the difficulties were moved down."""
+    discrimination, difficulty = np.array(gamma, dtype=float), np.array(beta, dtype=float)
+    if discrimination.ndim != 1 or discrimination.shape != difficulty.shape or not len(gamma):
+        raise ValueError("gamma and beta hold one number per criterion")
+    if not (np.isfinite(difficulty).all() and np.isfinite(discrimination).all()):
+        raise ValueError("gamma and beta are finite")
+    if discrimination.min() <= 0:
+        raise ValueError("discriminations are above 0")
+    for fault in faults:
+        if fault not in FAULTS:
+            raise ValueError(f"unknown fault {fault!r}; known: {', '.join(FAULTS)}")
+        if FAULTY[fault] >= len(difficulty):
+            raise ValueError(f"fault {fault!r} needs {FAULTY[fault] + 1} criteria")
+    if "extreme" in faults:
+        difficulty[FAULTY["extreme"]] = EXTREME_DIFFICULTY
+    shift = float(difficulty.mean())
+    return discrimination * len(difficulty) / discrimination.sum(), difficulty - shift, shift
 
 
 def _pool(
-    draw: np.random.Generator, query: str, n: int, gamma: np.ndarray, beta: np.ndarray
-) -> dict[str, Any]:
+    draw: np.random.Generator, n: int, ability_sd: float, bend: float, shift: float
+) -> dict[str, np.ndarray]:
     """One query's truth, in pool order: the ranking of a first stage that knows a little of it."""
-    tau = float(np.exp(draw.normal(_LOG_TAU_MEAN, _LOG_TAU_SD)))
-    alpha = float(draw.normal(_ALPHA_MEAN, _ALPHA_SD))
-    ability = draw.gumbel(0, _ABILITY_SD * np.sqrt(6) / np.pi, n)  # standard deviation _ABILITY_SD
-    ability = ability - ability.mean()
-    ability = ability[np.argsort(-(ability + draw.normal(0, 2 * _ABILITY_SD, n)), kind="stable")]
-    theta = tau * ability + alpha
+    tau = np.exp(draw.normal(_LOG_TAU_MEAN, _LOG_TAU_SD))
+    alpha = draw.normal(_ALPHA_MEAN, _ALPHA_SD) - shift
+    ability = _skewed(draw, n, ability_sd)
+    first_stage = ability + draw.normal(0, 2 * ability_sd, n)
+    ability = ability[np.argsort(-first_stage, kind="stable")]
+    theta = tau * _bent(ability, bend) + alpha
     return {
-        "doc_id": [f"{query}-d{i + 1:03d}" for i in range(n)],
         "ability": ability,
-        "tau": tau,
-        "alpha": alpha,
+        "tau": np.full(n, tau),
+        "alpha": np.full(n, alpha),
         "theta": theta,
-        "gain": np.asarray(gain(theta, gamma, beta)),
     }
 
 
-def _stage_a(
-    judge: _Judge, draw: np.random.Generator, stream: Stream, plan: Schedule, truth: dict[str, Any]
-) -> dict[str, Any]:
-    """The tournament of one query, phase by phase."""
-    ability: np.ndarray = truth["ability"]
-    n, size = len(ability), min(plan.window, len(ability))
-    shown = np.empty((0, size), dtype=np.int64)
-    scores, phases = np.empty((0, size)), []
-    for phase, calls in plan.batches("a", n):
-        count = calls // 2 if plan.mirror and phase != "adaptive" else calls
-        if phase == "random":
-            chosen = balanced_windows(n, count, size, stream)
-        elif phase == "stratified":
-            seen = np.bincount(shown.ravel(), minlength=n)
-            chosen = stratified_windows(_rating(n, shown, scores), seen, count, size, stream)
-        else:
-            chosen = adaptive_windows(_rating(n, shown, scores), shown, count, size, plan.shrink)
-        windows = np.array(chosen, dtype=np.int64).reshape(-1, size)
-        if plan.mirror and phase != "adaptive":
-            windows = np.stack([windows, windows[:, ::-1]], axis=1).reshape(-1, size)
-        shown = np.concatenate([shown, windows])
-        scores = np.concatenate([scores, judge.score(draw, ability[windows])])
-        phases += [phase] * len(windows)
-    return _window_rows(truth, shown, phases, "a") | {"score": scores.ravel()}
+def _skewed(draw: np.random.Generator, n: int, spread: float) -> np.ndarray:
+    """Abilities of mean 0: a Gumbel's long right tail, of standard deviation ``spread``."""
+    ability = draw.gumbel(0, spread * np.sqrt(6) / np.pi, n)
+    return ability - ability.mean()
 
 
-def _stage_b(
-    judge: _Judge, draw: np.random.Generator, stream: Stream, plan: Schedule, truth: dict[str, Any]
-) -> dict[str, Any]:
-    """The criterion answers of one query; the pass share so far groups the second half."""
-    theta: np.ndarray = truth["theta"]
-    n, size = len(theta), min(plan.window, len(theta))
-    shown = np.empty((0, size), dtype=np.int64)
-    answers, phases = np.empty((0, len(judge.beta)), dtype=np.int8), []
-    for phase, count in plan.batches("b", n):
-        if phase == "random":
-            chosen = balanced_windows(n, count, size, stream)
-        else:
-            seen = np.bincount(shown.ravel(), minlength=n)
-            passes = np.bincount(shown.ravel(), weights=answers.sum(axis=1), minlength=n)
-            chosen = stratified_windows(passes / np.maximum(seen, 1), seen, count, size, stream)
-        windows = np.array(chosen, dtype=np.int64).reshape(-1, size)
-        shown = np.concatenate([shown, windows])
-        answers = np.concatenate([answers, judge.answer(draw, theta[windows.ravel()])])
-        phases += [phase] * len(windows)
-    columns = {name: answers[:, c] for c, name in enumerate(_names(judge.beta))}
-    return _window_rows(truth, shown, phases, "b") | columns
+def _bent(ability: np.ndarray, bend: float) -> np.ndarray:
+    if bend == 0:
+        return ability
+    curve = np.sinh if bend > 0 else np.arcsinh
+    return curve(abs(bend) * ability) / abs(bend)
 
 
-def _window_rows(
-    truth: dict[str, Any], shown: np.ndarray, phases: Sequence[str], stage: str
-) -> dict[str, Any]:
-    """Columns that both stages share, a row per document in a window."""
-    n_windows, size = shown.shape
-    ids = np.array([f"{stage}{i:04d}" for i in range(n_windows)], dtype=object)
-    return {
-        "window_id": np.repeat(ids, size),
-        "phase": np.repeat(np.array(phases, dtype=object), size),
-        "judge": "simulated",
-        "position": np.tile(np.arange(size), n_windows),
-        "doc_id": np.array(truth["doc_id"], dtype=object)[shown.ravel()],
-    }
-
-
-def _rating(n: int, shown: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Additive rating, (n,): a document's mean score, corrected for its windows' mean rating."""
-    seen = np.maximum(np.bincount(shown.ravel(), minlength=n), 1)
-    centred = scores - scores.mean(axis=1, keepdims=True)
-    rating = np.zeros(n)
-    for _ in range(10):  # the correction shrinks by more than half each time
-        level = centred + rating[shown].mean(axis=1, keepdims=True)
-        rating = np.bincount(shown.ravel(), weights=level.ravel(), minlength=n) / seen
-        rating = rating - rating.mean()
-    return rating
-
-
-def _runs(draw: np.random.Generator, truth: dict[str, Any]) -> dict[str, Any]:
-    """Every system's scores of one pool: the ability seen through the system's noise."""
-    ability = truth["ability"]
-    scores = [ability + draw.normal(0, noise, len(ability)) for noise in SYSTEMS.values()]
-    return {
-        "doc_id": truth["doc_id"] * len(SYSTEMS),
-        "score": np.concatenate(scores),
-        "system": np.repeat(np.array(list(SYSTEMS), dtype=object), len(ability)),
-    }
+def _second_dimension(
+    draw: np.random.Generator, truth: dict[str, np.ndarray], ability_sd: float
+) -> np.ndarray:
+    """Calibrated second ability of each document, (n,), as alike in spread as the first."""
+    other = _skewed(draw, len(truth["ability"]), ability_sd)
+    r = SECOND_CORRELATION
+    return truth["tau"] * (r * truth["ability"] + np.sqrt(1 - r**2) * other) + truth["alpha"]
 
 
 def _grades(
-    draw: np.random.Generator, truth: dict[str, Any], thresholds: tuple[float, ...]
-) -> dict[str, Any]:
-    """Grades of an annotator who reads half of the pool and errs by a logit."""
-    theta = truth["theta"]
+    draw: np.random.Generator, theta: np.ndarray, thresholds: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Documents and grades of an annotator who reads half of the pool and errs by a logit."""
     graded = np.flatnonzero(draw.random(len(theta)) < 0.5)
     graded = graded if len(graded) else np.array([0])
     perceived = theta[graded] + draw.normal(0, 1, len(graded))
-    return {
-        "doc_id": [truth["doc_id"][i] for i in graded],
-        "grade": np.searchsorted(thresholds, perceived).astype(np.int64),
-    }
+    return graded, np.searchsorted(thresholds, perceived).astype(np.int64)
