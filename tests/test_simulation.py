@@ -92,6 +92,159 @@ def test_better_systems_rank_better(world):
     assert quality[list(SYSTEMS)].is_monotonic_decreasing
 
 
+def test_mirrored_windows_give_the_noise(world):
+    """Two showings of one set of documents differ by noise alone, whatever the abilities."""
+    table = world.stage_a[world.stage_a["phase"] == "random"]
+    scores = table["score"].to_numpy().reshape(-1, 2, 10)  # a window, then its reverse
+    documents = table["doc_id"].to_numpy().reshape(-1, 2, 10)
+    assert (documents[:, 0] == documents[:, 1, ::-1]).all()
+    inside = (np.abs(scores) < 5).all(axis=(1, 2))
+    difference = (scores[:, 0] - scores[:, 1, ::-1])[inside]
+    difference -= difference.mean(axis=1, keepdims=True)
+    noise = np.sqrt((difference**2).sum() / (9 * len(difference)) / 2)
+    # About 5,000 free differences, of which clipping removes none here: four standard errors.
+    assert noise == pytest.approx(0.5, rel=4 / np.sqrt(2 * 9 * inside.sum()))
+
+
+def test_judge_and_schedule_leave_the_truth_alone(world):
+    other = rcp.simulate(n_queries=12, pool_size=150, seed=9, noise=2.0, schedule_fraction=0.2)
+    for name in ("truth", "runs", "qrels"):
+        pd.testing.assert_frame_equal(getattr(other, name), getattr(world, name))
+    assert other.stage_a.groupby("query_id")["doc_id"].nunique().eq(150).all()
+    # A fifth of 50 + 50 windows, but the first half shows each of 150 documents at least once.
+    assert len(other.stage_b) == 12 * (15 + 10) * 10
+
+
+def test_position_runs_from_zero_in_every_window(world):
+    for table in (world.stage_a, world.stage_b):
+        assert (table["position"].to_numpy().reshape(-1, 10) == np.arange(10)).all()
+
+
+def test_pools_of_different_sizes():
+    mixed = rcp.simulate(n_queries=3, pool_size=[1, 150, 11], seed=5)
+    assert mixed.truth.groupby("query_id").size().tolist() == [1, 150, 11]
+    alike = rcp.simulate(n_queries=2, pool_size=150, seed=5)
+    for name in ("stage_a", "stage_b", "runs", "truth"):
+        frames = [getattr(w, name).query("query_id == 'q0002'") for w in (mixed, alike)]
+        a, b = (frame.reset_index(drop=True) for frame in frames)
+        pd.testing.assert_frame_equal(a, b)
+
+
+def test_scores_without_clipping_and_rounded():
+    free = rcp.simulate(n_queries=3, pool_size=60, clip=False, ability_sd=4.0)
+    assert free.stage_a["score"].abs().max() > 6
+    written = rcp.simulate(n_queries=3, pool_size=60, ability_sd=4.0, decimals=1)
+    expected = np.clip(free.stage_a["score"], -5, 5)
+    # The schedule follows the scores, so that the worlds part after the random phase.
+    random = (free.stage_a["phase"] == "random").to_numpy()
+    assert random.sum() == 3 * 42 * 10
+    np.testing.assert_array_equal(written.stage_a["score"][random], expected[random].round(1))
+
+
+def test_invalid_windows_are_null_and_counted():
+    broken = rcp.simulate(n_queries=4, pool_size=60, invalid=0.2, seed=3)
+    judgments = rcp.Judgments.from_frames(broken.stage_a, broken.stage_b)
+    found = rcp.fit(judgments)
+    for table, counted in ((broken.stage_a, "n_invalid_a"), (broken.stage_b, "n_invalid_b")):
+        wrong = table["invalid"].notna()
+        answers = table[[c for c in table if c in ("score", *broken.truth_info["criteria"])]]
+        assert (answers.isna().all(axis=1) == wrong).all()
+        assert (answers.isna().any(axis=1) == wrong).all()
+        windows = table[wrong].groupby("query_id")["window_id"].nunique()
+        assert found.queries.set_index("query_id")[counted].to_dict() == windows.to_dict()
+        n = len(table) / 10
+        assert abs(wrong.sum() / 10 - 0.2 * n) < 4 * np.sqrt(0.16 * n)
+
+
+@pytest.mark.parametrize("bend", [-0.3, 0.3])
+def test_bent_link_keeps_the_order(bend):
+    truth = rcp.simulate(n_queries=3, pool_size=60, link_bend=bend).truth
+    for _, query in truth.groupby("query_id"):
+        query = query.sort_values("ability")
+        curve = (query["theta"] - query["alpha"]) / query["tau"]
+        slope = np.diff(curve) / np.diff(query["ability"])
+        assert (slope > 0).all()
+        middle = np.argmin(np.abs(query["ability"].to_numpy()))
+        assert slope[middle] == pytest.approx(1, abs=0.05)  # unit slope at 0
+        assert (slope[-1] > 1) == (bend > 0)
+
+
+def test_own_criteria_and_systems():
+    own = rcp.simulate(
+        n_queries=4, pool_size=20, gamma=(2.0, 1.0), beta=(-3.0, 1.0), systems={"x": 0.0}
+    )
+    info = own.truth_info
+    assert info["criteria"] == ["C1", "C2"]
+    np.testing.assert_allclose(info["gamma"], [4 / 3, 2 / 3], rtol=1e-15)
+    np.testing.assert_allclose(info["beta"], [-2.0, 2.0], rtol=1e-15)
+    assert list(own.stage_b.columns[-2:]) == ["C1", "C2"]
+    runs = own.runs.merge(own.truth, on=KEYS)
+    np.testing.assert_array_equal(runs["score"], runs["ability"])  # a system without noise
+    # Criteria keep their place in the pool: offsets move with the difficulties.
+    shifted = rcp.simulate(n_queries=4, pool_size=20, gamma=(2.0, 1.0), beta=(0.0, 4.0))
+    np.testing.assert_allclose(own.truth["alpha"] - shifted.truth["alpha"], 3.0, atol=1e-12)
+
+
+class TestFaults:
+    """Each planted fault does to the answers what `FAULTS` says."""
+
+    def world(self, *faults):
+        return rcp.simulate(n_queries=10, pool_size=60, seed=4, faults=faults)
+
+    def test_clean_world_is_the_default(self):
+        default = rcp.simulate(n_queries=10, pool_size=60, seed=4)
+        assert default.truth_info["faults"] == []
+        pd.testing.assert_frame_equal(default.stage_b, self.world().stage_b)
+
+    def test_redundant(self):
+        table = self.world("redundant").stage_b
+        # Nine of ten are copies and most documents fail both anyway.
+        assert (table["C1"] == table["C2"]).mean() > 0.97
+        passed = table[table["C1"] == 1]
+        assert passed["C2"].mean() > 0.9
+
+    def test_reversed(self):
+        table = self.world("reversed").stage_b
+        assert table["C3"].mean() > 0.85
+        assert table["C3"].corr(table["C2"]) < -0.3
+
+    def test_blind(self):
+        table = self.world("blind").stage_b
+        n = len(table)
+        assert abs(table["C4"].mean() - 0.3) < 4 * np.sqrt(0.21 / n)
+        assert abs(table["C4"].corr(table["C2"])) < 4 / np.sqrt(n)
+
+    def test_extreme(self):
+        world = self.world("extreme")
+        assert world.stage_b["C5"].mean() < 0.005
+        assert abs(np.mean(world.truth_info["beta"])) < 1e-12
+        clean = self.world()
+        # The other criteria stay where they were.
+        assert world.stage_b["C1"].mean() == pytest.approx(clean.stage_b["C1"].mean(), abs=0.01)
+        np.testing.assert_allclose(
+            world.truth["theta"] - world.truth_info["beta"][0],
+            clean.truth["theta"] - clean.truth_info["beta"][0],
+            atol=1e-12,
+        )
+
+    def test_two_dimensions(self):
+        world = self.world("two_dimensions")
+        table = world.stage_b.merge(world.truth, on=KEYS)
+        info = world.truth_info
+        p = pass_probability(
+            table["theta"].to_numpy(), np.array(info["gamma"]), np.array(info["beta"])
+        )
+        residual = table[info["criteria"]].to_numpy() - p
+        correlation = np.corrcoef(residual.T)
+        assert correlation[1, 3] > 0.15  # C2 and C4 share what the first ability leaves
+        assert abs(correlation[0, 2]) < 4 / np.sqrt(len(table))
+
+    @pytest.mark.parametrize("fault", ["no_such", "extreme"])
+    def test_refused(self, fault):
+        with pytest.raises(ValueError, match=fault):
+            rcp.simulate(faults=[fault], gamma=(1.0, 1.0), beta=(-1.0, 1.0))
+
+
 def test_same_seed_same_world_and_streams_are_per_query(world):
     again = rcp.simulate(n_queries=12, pool_size=150, seed=9)
     pd.testing.assert_frame_equal(again.stage_a, world.stage_a)
@@ -144,7 +297,19 @@ def test_several_datasets(tmp_path):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"n_queries": 0}, {"pool_size": 0}, {"noise": float("nan")}, {"schedule_fraction": 0}],
+    [
+        {"n_queries": 0},
+        {"pool_size": 0},
+        {"pool_size": [10, 10]},
+        {"noise": float("nan")},
+        {"noise": -1.0},
+        {"schedule_fraction": 0},
+        {"schedule_fraction": 1.5},
+        {"invalid": 1.0},
+        {"gamma": (1.0, 1.0)},
+        {"gamma": (1.0, -1.0), "beta": (0.0, 1.0)},
+        {"systems": {"x": -1.0}},
+    ],
 )
 def test_settings_out_of_range(setting):
     with pytest.raises(ValueError):
