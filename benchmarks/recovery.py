@@ -4,6 +4,10 @@ Default: 20 seeds x 50 queries x 150 documents. Prints bias and root mean square
 parameter, with the standard error of the bias over seeds. The baseline of the same run is the gain
 read from the tournament alone (raw, centred Bradley-Terry scores under the same criteria) and the
 pass share of Count-nDCG.
+
+The last table tells where the bias of tau and of the outer difficulties comes from: the slope of
+Bradley-Terry scores on true abilities, over all documents and over those within 2 logits of their
+query's mean, with the paper's ridge and with next to none.
 """
 
 import argparse
@@ -13,7 +17,9 @@ import pandas as pd
 
 import rcp_bayes as rcp
 from rcp_bayes.gain import gain
+from rcp_bayes.inference.bradley_terry import fit_bradley_terry
 from rcp_bayes.inference.runtime import use_compilation_cache
+from rcp_bayes.observations import observe
 
 KEYS = ["dataset", "query_id", "doc_id"]
 
@@ -33,13 +39,29 @@ def errors(seed: int, queries: int, pool: int, noise: float) -> dict[str, np.nda
         "theta": documents["theta"] - documents["theta_true"],
         "tau": per_query["tau"] - per_query["tau_true"],
         "alpha": per_query["alpha"] - per_query["alpha_true"],
-        "gamma": fit.items.gamma - np.array(world.truth_info["gamma"]),
     }
-    found |= {
-        f"beta {criterion.id}": np.array([fit.items.beta[c] - world.truth_info["beta"][c]])
-        for c, criterion in enumerate(fit.items.criteria)
-    }
+    for name in ("gamma", "beta"):
+        error = getattr(fit.items, name) - np.array(world.truth_info[name])
+        found |= {
+            f"{name} {criterion.id}": error[c : c + 1]
+            for c, criterion in enumerate(fit.items.criteria)
+        }
     return {name: np.asarray(values) for name, values in found.items()}
+
+
+def slopes(seed: int, queries: int, pool: int, noise: float) -> dict[str, float]:
+    """Regression slope of Bradley-Terry scores on true abilities in one world."""
+    world = rcp.simulate(n_queries=queries, pool_size=pool, noise=noise, seed=seed)
+    observed = observe(rcp.Judgments.from_frames(world.stage_a, world.stage_b))
+    truth = world.truth.set_index("doc_id")["ability"]  # document ids are unique in a world
+    ability = truth.loc[observed.universe.doc_id].to_numpy()
+    middle = np.abs(ability) < 2
+    found = {}
+    for ridge in (1e-4, 1e-9):
+        theta = fit_bradley_terry(observed.universe.offset, observed.windows, ridge=ridge).theta
+        found[f"ridge {ridge:g}, all"] = np.polyfit(ability, theta, 1)[0]
+        found[f"ridge {ridge:g}, middle"] = np.polyfit(ability[middle], theta[middle], 1)[0]
+    return found
 
 
 def main() -> None:
@@ -64,6 +86,12 @@ def main() -> None:
         table = pd.DataFrame(rows, columns=["quantity", "bias", "bias se", "RMSE"])
         print(f"judge noise {noise}: {arguments.seeds} worlds of {arguments.queries} queries")
         print(table.to_string(index=False, float_format="{:.3f}".format), flush=True)
+    attenuation = []
+    for noise in sorted({0.0, *arguments.noise}):
+        found = slopes(0, arguments.queries, arguments.pool, noise)
+        attenuation.append({"judge noise": noise} | found)
+    print("slope of Bradley-Terry scores on true abilities, one world")
+    print(pd.DataFrame(attenuation).to_string(index=False, float_format="{:.3f}".format))
 
 
 if __name__ == "__main__":
