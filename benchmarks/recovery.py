@@ -5,9 +5,10 @@ parameter, with the standard error of the bias over seeds. The baseline of the s
 read from the tournament alone (raw, centred Bradley-Terry scores under the same criteria) and the
 pass share of Count-nDCG.
 
-The last table tells where the bias of tau and of the outer difficulties comes from: the slope of
+The last tables tell where the bias of tau and of the outer difficulties comes from: the slope of
 Bradley-Terry scores on true abilities, over all documents and over those within 2 logits of their
-query's mean, with the paper's ridge and with next to none.
+query's mean, with the paper's ridge and with next to none; and the criteria that Eq. 7 finds when
+it is given the true abilities, so that the judge's answers and its own ridge are all that is left.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import pandas as pd
 import rcp_bayes as rcp
 from rcp_bayes.gain import gain
 from rcp_bayes.inference.bradley_terry import fit_bradley_terry
+from rcp_bayes.inference.map import fit_two_pl
 from rcp_bayes.inference.runtime import use_compilation_cache
 from rcp_bayes.observations import observe
 
@@ -64,6 +66,18 @@ def slopes(seed: int, queries: int, pool: int, noise: float) -> dict[str, float]
     return found
 
 
+def criteria_at_truth(seed: int, queries: int, pool: int) -> pd.DataFrame:
+    """True criteria beside those fitted to Stage B at the true abilities, in one world."""
+    world = rcp.simulate(n_queries=queries, pool_size=pool, seed=seed)
+    observed = observe(rcp.Judgments.from_frames(world.stage_a, world.stage_b))
+    universe = observed.universe
+    ability = world.truth.set_index("doc_id").loc[universe.doc_id, "ability"].to_numpy()
+    fit = fit_two_pl(ability, universe.query, observed.n_placements, observed.passes, queries)
+    truth = {name: world.truth_info[name] for name in ("gamma", "beta")}
+    found = {"gamma found": fit.gamma, "beta found": fit.beta}
+    return pd.DataFrame(truth | found, index=world.truth_info["criteria"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
@@ -92,6 +106,9 @@ def main() -> None:
         attenuation.append({"judge noise": noise} | found)
     print("slope of Bradley-Terry scores on true abilities, one world")
     print(pd.DataFrame(attenuation).to_string(index=False, float_format="{:.3f}".format))
+    print("criteria fitted at the true abilities, one world")
+    criteria = criteria_at_truth(0, arguments.queries, arguments.pool)
+    print(criteria.to_string(float_format="{:.3f}".format))
 
 
 if __name__ == "__main__":
