@@ -7,7 +7,6 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
@@ -15,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rcp_bayes import __version__
+from rcp_bayes import __version__, cli_judging
 from rcp_bayes.errors import RcpError, UsageError
+from rcp_bayes.terminal import progress, say, show, show_json
 
 EXIT_DONE, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 130  # errors of ours know their own code
 PROTOCOLS = ("plain", "trec", "nanobeir", "bright", "vidore", "trecdl")
@@ -44,27 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         say("rcp-bayes: internal error; please report it with the lines above")
         return EXIT_INTERNAL
-
-
-def say(*lines: str) -> None:
-    """Progress and notes: to stderr."""
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
-
-
-def show(*lines: str) -> None:
-    """Results: to stdout."""
-    print(*lines, sep="\n")
-
-
-def show_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2))
-
-
-def progress() -> Callable[[str], None] | None:
-    """One-line progress on stderr when a person is looking, else nothing."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 # --------------------------------------------------------------------------------------- commands
@@ -188,6 +167,17 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_fit(command("fit", run_fit, "Judgments to calibrated labels."))
     add_scoring(command("score", run_score, "A leaderboard from labels and runs."))
+
+    judging = cli_judging
+    judging.add_pool(command("pool", judging.run_pool, "Candidate pools by rank fusion of runs."))
+    judging.add_judge(command("judge", judging.run_judge, "Ask a judge; resumes where it stopped."))
+    judging.add_reparse(
+        command("reparse", judging.run_reparse, "Read stored answers again, without a call.")
+    )
+    judging.add_merge(command("merge", judging.run_merge, "Join shards of judgments."))
+    judging.add_serve(
+        command("serve-judge", judging.run_serve, "A local OpenAI-compatible judge, with faults.")
+    )
 
     sub = command("simulate", run_simulate, "A judgments folder whose truth is known.")
     sub.add_argument("--out", required=True, metavar="DIR")

@@ -1,4 +1,4 @@
-"""`rcp-bayes demo`: the whole job on a small simulated world, and what it recovers of the truth."""
+"""`rcp-bayes demo`: text to leaderboard with an embedded judge, then a world whose truth is known."""
 
 from __future__ import annotations
 
@@ -11,36 +11,68 @@ import numpy as np
 from rcp_bayes.calibrate import fit
 from rcp_bayes.evaluate import score
 from rcp_bayes.fitfolder import Fit, write_fit
-from rcp_bayes.io import read_judgments, read_qrels, read_runs, write_table
+from rcp_bayes.io import read_judgments, read_pool, read_qrels, read_runs, write_table
+from rcp_bayes.judge.embedded import LexicalJudge
+from rcp_bayes.judge.run import judge_pool
+from rcp_bayes.pool import plain_rankers
+from rcp_bayes.rating import rate_a, rate_b
 from rcp_bayes.render import fit_summary, leaderboard_text
 from rcp_bayes.simulation import World, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TEXT_POOL = Path(__file__).parent / "data" / "pool"
 QUERIES, POOL, NOISE, SEED = 30, 80, 0.5, 42
+Say = Callable[[str], None]
 
 
-def run(out: Path, *, say: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Simulate, fit, score, draw and compare; everything is left in `out`.
+def run(out: Path, *, say: Say = lambda text: None) -> list[str]:
+    """Both halves of the demo; everything is left in `out`.
 
     Returns the blocks of text that the command prints.
     """
+    return [*judge_text(out / "text", say), "", *recover_truth(out / "simulated", say)]
+
+
+def judge_text(out: Path, say: Say) -> list[str]:
+    """Judge the small shipped pool with the lexical judge, fit, and score three plain rankers."""
+    say("judging 8 queries x 30 passages with the lexical judge (a stand-in, not an LLM)")
+    judged = judge_pool(
+        TEXT_POOL, out / "judgments", judge=LexicalJudge(), rate_a=rate_a, rate_b=rate_b
+    )
+    say("fitting")
+    result = fit(out / "judgments", pool=TEXT_POOL)
+    write_fit(result, out / "fit")
+    pool = read_pool(TEXT_POOL)
+    scores = score(result, plain_rankers(pool), pool.qrels, protocol="nanobeir")
+    write_table(scores.per_query, out / "scores.parquet")
+    windows = ", ".join(f"{n} stage {stage}" for stage, n in judged.windows.items())
+    return [
+        f"From text to a leaderboard: {windows} windows, answered by the lexical judge",
+        "",
+        leaderboard_text(scores),
+        "",
+        f"judgments, labels and scores are in {out}",
+    ]
+
+
+def recover_truth(out: Path, say: Say) -> list[str]:
+    """Simulate a judged suite, fit it, score its systems, and hold the estimates to the truth."""
     say(f"simulating {QUERIES} queries x {POOL} documents, judge noise {NOISE} logits")
     world = simulate(n_queries=QUERIES, pool_size=POOL, noise=NOISE, seed=SEED)
     judgments = out / "judgments"
     world.write(judgments)
-
     say("fitting Bradley-Terry scores and the 2PL calibration")
     result = fit(read_judgments(judgments))
     write_fit(result, out / "fit")
-
-    say("scoring the simulated systems")
     runs, qrels = read_runs([judgments / "runs.parquet"]), read_qrels(judgments / "qrels.txt")
     scores = score(result, runs, qrels)
     write_table(scores.per_query, out / "scores.parquet")
     figure = draw(result, world, out / "criteria.png")
     return [
+        "A simulated suite, whose truth is known",
+        "",
         fit_summary(result),
         "",
         leaderboard_text(scores),
