@@ -1,4 +1,4 @@
-"""`rcp-bayes demo`: text to leaderboard with an embedded judge, then a world whose truth is known."""
+"""`rcp-bayes demo`: text to leaderboard by an embedded judge, then a world whose truth is known."""
 
 from __future__ import annotations
 
