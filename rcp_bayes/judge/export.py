@@ -196,7 +196,7 @@ def _choose(
     """Configurations to export, by stage, and a line on each that is left out."""
     used: dict[int, int] = {}
     for session, configurations in store.rows(
-        "SELECT id, configurations FROM sessions ORDER BY id"
+        "SELECT row_number() OVER (ORDER BY started, id), configurations FROM sessions ORDER BY 1"
     ):
         used.update(dict.fromkeys(json.loads(configurations), session))
     found: dict[tuple[str, str], list[tuple[int, str, str | None, int]]] = {}

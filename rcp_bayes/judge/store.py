@@ -323,6 +323,15 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read within was so at one moment, whatever another process writes."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     # ------------------------------------------------------------------------------------ writing
 
     def add_configuration(self, configuration: Configuration) -> int:
