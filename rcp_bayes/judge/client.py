@@ -48,6 +48,7 @@ _FORM = re.compile(
     r"response_?format|json_?schema|json_object|structured|guided|grammar|schema", re.IGNORECASE
 )
 _FILTER = re.compile(r"content_filter|content management policy|responsible ?ai", re.IGNORECASE)
+_UNKNOWN = re.compile(r"unsupported|not supported|unrecogni|unknown|max_completion", re.IGNORECASE)
 _OPTIONS = {"top_p": "--top-p", "seed": "--seed", "temperature": "--temperature"}
 
 
@@ -253,6 +254,7 @@ class Client:
         """What a 4xx means: adapt (None: ask again), an answer in itself, or the end of the run."""
         status, text, where = error.status_code, _message(error), self.endpoint
         model = self.settings.model
+        self._give_up_if_broke(error)
         if status in (401, 403):
             raise JudgeError(
                 f"{where} refuses the key ({status}: {text}); set OPENAI_API_KEY or --api-key"
@@ -286,14 +288,22 @@ class Client:
         Only what keeps the meaning is changed: the name of the token limit, and a temperature of
         1, which is the default everywhere. Other options are the user's, who is told.
         """
+        for name in self.settings.extra_body:
+            if error.param == name or re.search(rf"\b{re.escape(name)}\b", text):
+                raise JudgeError(
+                    f"{self.endpoint} refuses {name!r} of --extra-body ({text})"
+                ) from None
         limit, other = self._limit_name, "max_completion_tokens"
-        if limit in body and limit != other and (error.param == limit or limit in text):
-            if re.search(r"unsupported|not supported|unrecogni|unknown|max_completion", text, re.I):
+        if limit in body and (error.param == limit or re.search(rf"\b{limit}\b", text)):
+            known = re.search(
+                r"unsupported|not supported|unrecogni|unknown|max_completion", text, re.I
+            )
+            if limit != other and known:
                 self._limit_name = other
                 self.notes.append(f"the token limit is sent as {other}")
                 return True
             raise JudgeError(
-                f"{self.endpoint} refuses --max-tokens ({text}); give another"
+                f"{self.endpoint} refuses --max-tokens ({text}); give another or none"
             ) from None
         for name, option in _OPTIONS.items():
             if name not in body or not (error.param == name or re.search(rf"\b{name}\b", text)):
@@ -363,15 +373,18 @@ def _connect(settings: Settings) -> AsyncOpenAI:
     import openai
 
     key = settings.api_key or os.environ.get("OPENAI_API_KEY") or "none"
+    url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
+    if url is not None and not re.match(r"https?://[^/\s]", url):
+        raise UsageError(f"--base-url {url!r}: write it as http://HOST:PORT/v1")
     try:
         return openai.AsyncOpenAI(
-            base_url=settings.base_url or os.environ.get("OPENAI_BASE_URL"),
+            base_url=url,
             api_key=key,
             timeout=settings.timeout,
             max_retries=0,  # the loop above knows more
         )
     except (openai.OpenAIError, ValueError, TypeError) as error:
-        raise UsageError(f"--base-url {settings.base_url!r}: {error}") from None
+        raise UsageError(f"--base-url {url!r}: {error}") from None
 
 
 def _public_url(url: str) -> str:
