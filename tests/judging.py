@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,8 +16,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
+import pandas as pd
 
+from rcp_bayes.errors import JudgeError
 from rcp_bayes.io import PoolFolder, read_pool
+from rcp_bayes.judge.client import Settings
+from rcp_bayes.judge.embedded import Asked, LexicalJudge
+from rcp_bayes.judge.run import JudgeResult, Task, judge_pool
 from rcp_bayes.schedule import Schedule
 
 WORDS = "tide moon ocean gravity bread flour yeast oven lamp switch wire copper orbit stone".split()
@@ -67,7 +73,7 @@ def mean_rate(documents: Sequence[str], answers: Sequence[Any]) -> np.ndarray:
 
 _SERVE = """
 import json, sys
-from rcp_bayes.judge.embedded import LexicalJudge, SimulatedJudge
+from rcp_bayes.judge.embedded import Asked, LexicalJudge, SimulatedJudge
 from rcp_bayes.judge.faults import Faults, Limits
 from rcp_bayes.judge.serve import serve
 given = json.loads(sys.argv[1])
@@ -203,3 +209,63 @@ def completion(content: str | None, finish: str = "stop", **message: Any) -> dic
 def refusal(message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
     """The body of an error, as servers send it."""
     return {"error": {"message": message, "type": "error", "code": code, "param": param}}
+
+
+TASK = Task(schedule=SMALL)
+TABLES = ("stage_a", "stage_b")
+
+
+def judge(
+    pool: PoolFolder, out: Path, asked: Any = None, task: Task = TASK, **more: Any
+) -> JudgeResult:
+    """A pass with plain ratings, by the lexical judge where none is given."""
+    asked = asked or LexicalJudge()
+    return judge_pool(pool, out, judge=asked, rate_a=mean_rate, rate_b=mean_rate, task=task, **more)
+
+
+def ask_server(server: Any, **more: Any) -> Settings:
+    return Settings("lexical", server.url, **{"seed": 1, "api_key": "sk-key", **more})
+
+
+def table(out: Path, name: str) -> pd.DataFrame:
+    return pd.read_parquet(out / f"{name}.parquet")
+
+
+def same_tables(a: Path, b: Path) -> bool:
+    return all(
+        (a / f"{t}.parquet").read_bytes() == (b / f"{t}.parquet").read_bytes() for t in TABLES
+    )
+
+
+def select(out: Path, statement: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(out / "judge.sqlite") as db:
+        rows = db.execute(statement).fetchall()
+    db.close()
+    return rows
+
+
+class Counting(LexicalJudge):
+    """Counts calls, and fails for good after some of them."""
+
+    def __init__(self, fail_after: int | None = None) -> None:
+        self.calls, self.fail_after = 0, fail_after
+
+    def reply(self, messages: Any) -> str:
+        if self.calls == self.fail_after:
+            raise JudgeError("the server is gone")
+        self.calls += 1
+        return super().reply(messages)
+
+
+class Sloppy(LexicalJudge):
+    """Prose wherever a certain document is shown, in a stage."""
+
+    def __init__(self, words: str, stage: str) -> None:
+        self.words, self.stage = words, stage
+
+    def reply(self, messages: Any) -> str:
+        asked = Asked(messages)
+        stage = "b" if asked.criteria else "a"
+        if stage == self.stage and any(self.words in text for text in asked.documents.values()):
+            return "None of these passages relates to the query."
+        return super().reply(messages)

@@ -426,7 +426,6 @@ class _Run:
             chain.failed = True
         else:
             chain.answers.append(answer)
-            self.counts[chain.stage] += 1
         if chain.open == 0:
             if chain.failed:
                 self._end()
@@ -456,7 +455,7 @@ class _Run:
             attempt = _attempt(number, reply, category)
             kept = answer if final else None
             await self.writer.do(lambda s: s.record(self.session, stored.id, attempt, kept))  # noqa: B023
-            self._count(reply, category if final else None)
+            self._count(stored.window.stage, reply, final, category)
             if self.writer.nearly_full and self.failure is None:
                 self.failure = self.writer.full_error()
                 self._stop()
@@ -466,9 +465,10 @@ class _Run:
                 break
         return None
 
-    def _count(self, reply: Reply, category: str | None) -> None:
+    def _count(self, stage: Stage, reply: Reply, final: bool, category: str | None) -> None:
         self.counts["calls"] += 1
-        self.counts["invalid"] += category is not None
+        self.counts[stage] += final
+        self.counts["invalid"] += final and category is not None
         self.counts["prompt"] += reply.prompt_tokens or 0
         self.counts["completion"] += reply.completion_tokens or 0
         now = time.monotonic()
