@@ -153,13 +153,10 @@ def main() -> None:
     late = np.array(memory[len(memory) // 2 :])
     slope = np.polyfit(late[:, 0], late[:, 1], 1)[0] * 1000 if len(late) > 2 else float("nan")
     print(f"{os.cpu_count()} cores, concurrency {given.concurrency}, {queries} queries")
-    print(f"openai client, one call after the other   {sequential:7.0f} calls/s")
-    print(
-        f"openai client, {given.concurrency} calls at once           {at_once:7.0f} calls/s, {plain_cpu:.2f} ms CPU a call"
-    )
-    print(
-        f"judge_pool, {calls} calls, stored {calls / seconds:16.0f} calls/s, {own_cpu:.2f} ms CPU a call"
-    )
+    print(f"openai client, one call after the other {sequential:6.0f} calls/s")
+    print(f"openai client, many calls at once {at_once:12.0f} calls/s, {plain_cpu:.2f} ms CPU each")
+    rate = calls / seconds
+    print(f"judge_pool, {calls} calls, stored {rate:12.0f} calls/s, {own_cpu:.2f} ms CPU each")
     print(f"memory {late[-1, 1]:.0f} MB, {slope:+.2f} MB per 1,000 calls; folder {stored:.0f} MB")
 
 

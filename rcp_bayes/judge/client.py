@@ -172,6 +172,7 @@ class Client:
         self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], attempt: int
     ) -> Reply:
         import openai
+        from openai.types.chat import ChatCompletion
 
         failing_since: float | None = None
         tries = 0
@@ -180,10 +181,11 @@ class Client:
             body = self._body(form, schema, attempt)
             asked, started = time.time(), time.monotonic()
             try:
-                completion = await self._client.chat.completions.create(
-                    model=self.settings.model,
-                    messages=messages,  # type: ignore[arg-type]
-                    extra_body=body,  # response_format in it is not copied field by field
+                # As `chat.completions.create`, which copies every message field by field first.
+                completion = await self._client.post(
+                    "/chat/completions",
+                    cast_to=ChatCompletion,
+                    body={"model": self.settings.model, "messages": messages, **body},
                 )
                 reply = _reply(completion, form, asked, time.monotonic() - started)
                 self._answered = time.monotonic()

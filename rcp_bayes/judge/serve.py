@@ -226,7 +226,8 @@ class _Connection(asyncio.Protocol):
         parts = first.split(" ")
         if len(parts) != 3 or not length.isdecimal() or int(length) > MOST_BYTES:
             self._buffer.clear()
-            self._send(413 if length.isdecimal() else 400, {"error": {"message": "bad request"}})
+            large = length.isdecimal() and int(length) > MOST_BYTES
+            self._send(413 if large else 400, {"error": {"message": "bad request"}})
             if self._transport is not None:
                 self._transport.close()
             return None
