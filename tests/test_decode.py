@@ -34,6 +34,10 @@ GOOD = '{"scores": {"D1": 2, "D2": -1.5}}'
         f"first I think, then I answer</think>\n{GOOD}",
         f"Here you are: {GOOD} I hope this {{helps}}.",
         f"The set {{D1, D2}} is scored thus. {GOOD}",
+        f'In the form {{"scores": {{"D1": <score>, "D2": <score>}}}}: {GOOD}',
+        f"<THINK>one</THINK> <thinking>two <think> three</thinking>{GOOD}",
+        f"lost</think> and found <think>again</think>{GOOD} <think>never closed",
+        '{"scores": {"D1": {"reason": "a </think> tag <think>", "score": 2}, "D2": -1.5}}',
         '{"D1": 2, "D2": -1.5}',
         '{"scores": [{"label": "D1", "score": 2}, {"label": "D2", "score": "-1.5"}]}',
         '{"scores": {"D2": -1.5, "D1": {"score": "2.0", "reason": "good"}}}',
@@ -59,6 +63,7 @@ def test_readable(content):
         ("D1: 4, D2: 3", "no_json"),
         ('{"scores": {"D1": 2, "D2": oops}}', "invalid_json"),
         ('{"scores": {"D1": 2, "D2": 1}', "invalid_json"),
+        ('{"scores": [{"draft": {"D1": 2, "D2": 1}}, ', "invalid_json"),
         ('{"scores": {"D1": 2}}', "incomplete"),
         ('{"scores": {"D1": 2, "D2": 7}}', "out_of_range"),
         ('{"scores": {"D1": 2, "D2": -9}}', "out_of_range"),
@@ -104,6 +109,12 @@ def test_reasoning_field_is_read_only_where_content_is_empty():
     assert a(None, reasoning=GOOD).scores == (2.0, -1.5)
     assert a("no.", reasoning=GOOD).category == "no_json"
     assert a('{"D1": 1, "D2": 0}', reasoning=GOOD).scores == (1.0, 0.0)
+    # Out of tokens while thinking: the object is a draft.
+    assert a("", reasoning=f"Try {GOOD}. But D1", finish="length").category == "truncated"
+
+
+def test_content_that_is_no_text_is_empty():
+    assert a([{"type": "text", "text": GOOD}]).category == "empty"
 
 
 def test_two_digit_labels_are_whole():
@@ -173,7 +184,15 @@ def test_unreadable_criteria(content, category):
     assert b(content).category == category
 
 
+def test_a_criterion_may_be_named_like_a_reason():
+    content = '{"answers": {"D1": {"reasoning": 1, "reason": "it argues"}}}'
+    assert decode("b", Response(content), ["D1"], ["reasoning"]).passes == ((1,),)
+
+
 def test_hostile_sizes():
+    assert a("<think>" * 100_000).category == "empty"
+    assert a("</think>" * 100_000).category == "empty"
+    assert a('{"a": }' * 100_000).category == "invalid_json"
     assert a("{" * 100_000).category == "no_json"
     assert a('{"a":' * 100_000).category == "invalid_json"
     assert a('{"a":' * 100_000 + "1" + "}" * 100_000).category == "invalid_json"

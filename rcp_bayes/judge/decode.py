@@ -3,10 +3,15 @@
 What is read, in this order:
 
 1. The text is `content`. Reasoning in it is removed: ``<think>…</think>`` blocks, everything
-   before an orphaned closing tag, everything after an opening tag that never closes. Where nothing
-   is left, the text is the separate reasoning field: some servers put the whole answer there.
-2. The first ``{`` that a key or ``}`` follows opens the answer, with or without a code fence around
-   it; braces of prose are passed over. What stands behind the object is ignored.
+   before an orphaned closing tag, everything after an opening tag that never closes. A tag inside
+   a string of the answer is text. Where nothing is left, the text is the separate reasoning field:
+   some servers put the whole answer there. It is not read where the token limit ended the answer,
+   since then it holds drafts.
+2. The answer is the first text that parses as an object, with or without a code fence around it.
+   It opens with a ``{`` that a key or ``}`` follows; braces of prose are passed over, and so are
+   whole objects that do not parse (a form repeated with ``<score>`` in it). An object that never
+   ends ends the search: what stands inside it may be a draft. What stands behind the answer is
+   ignored.
 3. Inside strings, a backslash that starts no JSON escape is literal text (``\\pi``, ``\\{``). The
    ambiguous ones are text where they must be LaTeX: ``\\b`` and ``\\f`` always (nobody writes
    backspaces), ``\\n``, ``\\r`` and ``\\t`` at a LaTeX command (``\\nu``, ``\\theta``).
@@ -118,7 +123,7 @@ def decode(
         The rubric's ids, in rubric order (Stage B).
     """
     try:
-        answer = _first_object(_text(response), response.finish_reason)
+        answer, _, _ = _first_object(_text(response), response.finish_reason)
         if stage == "a":
             return _stage_a(answer, labels)
         return _stage_b(answer, labels, criteria)
@@ -131,9 +136,7 @@ def decode(
 
 # ------------------------------------------------------------------------------ finding the object
 
-_THOUGHT = re.compile(r"<(think|thinking)>.*?</\1>", re.S | re.I)
-_CLOSING = re.compile(r"</(?:think|thinking)>", re.I)
-_OPENING = re.compile(r"<(?:think|thinking)>", re.I)
+_TAG = re.compile(r"<(/?)think(?:ing)?>", re.I)
 _START = re.compile(r'\{\s*["}]')
 _MARK = re.compile(r'[{}\[\]"]')
 _STRING_END = re.compile(r'(?:[^"\\]|\\.)*+"', re.S)
@@ -141,47 +144,69 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[A-Za-z]+|.|$)", re.S)
 
 
 def _text(response: Response) -> str:
-    text = _without_thoughts(response.content or "")
-    if not text.strip():
-        text = _without_thoughts(response.reasoning or "")
-    if not text.strip():
-        raise _UnreadableError("truncated" if response.finish_reason == "length" else "empty")
-    return text
+    cut = response.finish_reason == "length"
+    for field in (response.content, None if cut else response.reasoning):
+        text = _without_thoughts(field) if isinstance(field, str) else ""
+        if text.strip():
+            return text
+    raise _UnreadableError("truncated" if cut else "empty")
 
 
 def _without_thoughts(text: str) -> str:
-    text = _THOUGHT.sub("", text)
-    closings = list(_CLOSING.finditer(text))
-    if closings:
-        text = text[closings[-1].end() :]
-    opening = _OPENING.search(text)
-    return text[: opening.start()] if opening else text
+    tags = list(_TAG.finditer(text))
+    if not tags:
+        return text
+    start, end = _object_span(text)
+    kept: list[str] = []
+    at, inside = 0, False
+    for tag in tags:
+        if start < tag.start() < end:
+            continue
+        if tag.group(1):
+            if not inside:  # an orphan: all before it was thought
+                kept.clear()
+            at, inside = tag.end(), False
+        elif not inside:
+            kept.append(text[at : tag.start()])
+            inside = True
+    return "".join(kept) if inside else "".join([*kept, text[at:]])
 
 
-def _first_object(text: str, finish_reason: str | None) -> _Object:
-    start = _START.search(text)
-    cut = finish_reason == "length"
-    if start is None:
-        raise _UnreadableError("truncated" if cut else "no_json")
-    pieces, complete = _scan(text, start.start())
-    if not complete:
-        raise _UnreadableError("truncated" if cut else "invalid_json")
+def _object_span(text: str) -> tuple[int, int]:
+    """Where the first object stands that parses, (0, 0) without one."""
     try:
-        found = json.loads(
-            "".join(pieces),
-            strict=False,  # raw line breaks inside strings
-            object_pairs_hook=_pairs,
-            parse_int=float,
-            parse_constant=lambda name: _NOT_A_NUMBER,
-        )
-    except (ValueError, RecursionError, MemoryError):
-        raise _UnreadableError("invalid_json") from None
-    assert isinstance(found, _Object)
-    return found
+        _, start, end = _first_object(text, None)
+    except _UnreadableError:
+        return 0, 0
+    return start, end
 
 
-def _scan(text: str, start: int) -> tuple[list[str], bool]:
-    """The object that starts here with its strings' escapes mended, and whether it ends."""
+def _first_object(text: str, finish_reason: str | None) -> tuple[_Object, int, int]:
+    """The first object that parses, and where it stands."""
+    category: Category = "no_json"
+    at = 0
+    while opening := _START.search(text, at):
+        pieces, at = _scan(text, opening.start())
+        category = "invalid_json"
+        if at < 0:
+            break
+        try:
+            found = json.loads(
+                "".join(pieces),
+                strict=False,  # raw line breaks inside strings
+                object_pairs_hook=_pairs,
+                parse_int=float,
+                parse_constant=lambda name: _NOT_A_NUMBER,
+            )
+        except (ValueError, RecursionError, MemoryError):
+            continue
+        assert isinstance(found, _Object)
+        return found, opening.start(), at
+    raise _UnreadableError("truncated" if finish_reason == "length" else category)
+
+
+def _scan(text: str, start: int) -> tuple[list[str], int]:
+    """The object that starts here, escapes in its strings mended, and its end; -1 without one."""
     pieces: list[str] = []
     depth, at, done = 0, start, start
     while mark := _MARK.search(text, at):
@@ -189,16 +214,18 @@ def _scan(text: str, start: int) -> tuple[list[str], bool]:
         if mark.group() == '"':
             end = _STRING_END.match(text, at)
             if end is None:
-                return pieces, False
-            pieces += [text[done:at], _ESCAPE.sub(_mended, text[at : end.end() - 1]), '"']
-            at = done = end.end()
+                return pieces, -1
+            if "\\" in end.group():
+                pieces += [text[done:at], _ESCAPE.sub(_mended, end.group())]
+                done = end.end()
+            at = end.end()
         elif mark.group() in "{[":
             depth += 1
         else:
             depth -= 1
             if depth == 0:
-                return [*pieces, text[done:at]], True
-    return pieces, False
+                return [*pieces, text[done:at]], at
+    return pieces, -1
 
 
 def _mended(escape: re.Match[str]) -> str:
@@ -334,7 +361,8 @@ def _passes(value: Any, criteria: Sequence[str]) -> tuple[int, ...]:
     given = value[inner[0]] if inner else value
     if value.conflict or given.conflict:
         raise _UnreadableError("schema")
-    named = {key: answer for key, answer in given.items() if key not in _REASON_KEYS}
+    words = set(_REASON_KEYS) - set(criteria)
+    named = {key: answer for key, answer in given.items() if key not in words}
     if set(named) - set(criteria):
         raise _UnreadableError("schema")
     if len(named) < len(criteria):

@@ -24,6 +24,7 @@ BUDGET_CHARACTERS = 4000  # of one document, about a thousand tokens
 _SHIPPED = Path(__file__).parents[1] / "data" / "prompts"
 _REQUIRED = {"a": ("query", "documents"), "b": ("query", "criteria", "documents")}
 _MARK = re.compile(r"\{(query|documents|instruction|count|form|criteria)\}")
+_BLOCK = re.compile(r"<(/?)(documents?|query|instruction|criteria)\b")
 _SENTENCE_END = re.compile(r"[.!?。！？][\"')\]”’]*(?=\s)|[。！？]")
 
 
@@ -117,12 +118,12 @@ def render(
         shown = cut_text(whole, budget)
         if shown != whole:
             cuts.append({"label": label, "characters": len(whole), "kept": len(shown)})
-        # A document must not end its own block.
-        shown = re.sub(r"<(/?)(document|query|criteria)\b", r"<\1 \2", shown)
-        blocks.append(f'<document label="{label}">\n{shown}\n</document>')
+        blocks.append(f'<document label="{label}">\n{_inert(shown)}\n</document>')
     words = {
-        "query": query,
-        "instruction": f"<instruction>\n{instruction}\n</instruction>" if instruction else "",
+        "query": _inert(query),
+        "instruction": (
+            f"<instruction>\n{_inert(instruction)}\n</instruction>" if instruction else ""
+        ),
         "documents": "\n".join(blocks),
         "count": str(len(documents)),
         "criteria": "\n".join(f"{c.id} ({c.name}): {c.question}" for c in rubric.criteria),
@@ -132,6 +133,11 @@ def render(
     text = _MARK.sub(lambda mark: words[mark.group(1)], prompts.text(stage))
     schema = answer_schema(stage, labels, rubric.ids)
     return Rendered([{"role": "user", "content": text}], labels, schema, tuple(cuts))
+
+
+def _inert(text: str) -> str:
+    """The text, unable to open or end a block of the prompt."""
+    return _BLOCK.sub(r"<\1 \2", text)
 
 
 @cache
