@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcp_bayes.align import join_datasets
 from rcp_bayes.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +35,13 @@ class Pool:
         A row per query: ``dataset, query_id, size, fused`` (documents that any run has),
         ``replaced`` (lowest-ranked candidates that made room for missed positives), ``joined``
         (judged documents that were added), ``positives_left_out`` (where k is too small for all).
+    n_without_run : int
+        Judged queries that no run ranks; they have no pool.
     """
 
     candidates: pd.DataFrame
     queries: pd.DataFrame
+    n_without_run: int = 0
 
     def report(self) -> str:
         """One line on sizes, replacements and additions."""
@@ -53,6 +57,8 @@ class Pool:
             if table[column].any():
                 total, n = int(table[column].sum()), int((table[column] > 0).sum())
                 parts.append(f"{total} {words} in {n} queries")
+        if self.n_without_run:
+            parts.append(f"{self.n_without_run} judged queries that no run ranks have no pool")
         return "; ".join(parts)
 
 
@@ -76,13 +82,13 @@ def fuse(runs: pd.DataFrame, *, kappa: float = 60.0) -> pd.DataFrame:
     table = table.sort_values("score", ascending=False, kind="stable")
     table["rank"] = table.groupby(["system", *QUERY], sort=False).cumcount() + 1
     table["fused"] = 1.0 / (kappa + table["rank"])
-    table = table.sort_index()
-    table["appearance"] = np.arange(len(table))
+    table["appearance"] = table.index
+    # Best rank first, so that equal ranks sum to equal bits whichever run they come from.
+    table = table.sort_values(["rank", "appearance"])
     fused = table.groupby(KEY, sort=False, as_index=False).agg(
         fused=("fused", "sum"), best=("rank", "min"), appearance=("appearance", "min")
     )
-    fused["query"] = fused.groupby(QUERY, sort=False).ngroup()
-    fused["fused"] = fused["fused"].round(15)  # so that the order of summation decides nothing
+    fused["query"] = fused.groupby(QUERY)["appearance"].transform("min")
     order = ["query", "fused", "best", "appearance"]
     fused = fused.sort_values(order, ascending=[True, False, True, True], kind="stable")
     return fused[[*KEY, "fused"]].reset_index(drop=True)
@@ -103,7 +109,7 @@ def build_pool(
     Parameters
     ----------
     runs : DataFrame
-        First-stage runs.
+        First-stage runs. Qrels and exclusions without datasets join theirs by query id.
     k : int
         Candidates of a query.
     kappa : float
@@ -123,7 +129,8 @@ def build_pool(
     UsageError
         Both ways of completing, either without qrels, or k below 1.
     InputError
-        Qrels and runs share no query.
+        Qrels and runs share no query, the exclusions leave no candidate, or a query id without
+        dataset stands in several datasets of the runs.
     """
     import pandas as pd
 
@@ -133,9 +140,18 @@ def build_pool(
         raise UsageError("choose one of --keep-positives and --join-judged")
     if (keep_positives or join_judged) and qrels is None:
         raise UsageError("--keep-positives and --join-judged need --qrels")
+    known = runs[QUERY].drop_duplicates()
+    if excluded is not None:
+        excluded = _with_datasets(excluded, known, "excluded")
     fused = _without(fuse(runs, kappa=kappa), excluded)
-    known = fused[QUERY].drop_duplicates()
-    judged = _judged(qrels, known, excluded) if qrels is not None else {}
+    if fused.empty:
+        raise InputError("the exclusions leave no candidate", remedy="check --excluded")
+    judged, n_without_run = {}, 0
+    if qrels is not None:
+        qrels = _with_datasets(qrels, known, "qrels")
+        judged = _judged(qrels, known, excluded)
+        named = qrels[QUERY].drop_duplicates()
+        n_without_run = len(named) - len(named.merge(known, on=QUERY))
     candidates: list[tuple[str, str, str]] = []
     rows: list[dict[str, Any]] = []
     for name, group in fused.groupby(QUERY, sort=False):
@@ -146,7 +162,7 @@ def build_pool(
         )
         candidates += [(dataset, query, document) for document in chosen]
         rows.append({"dataset": dataset, "query_id": query, "size": len(chosen), **row})
-    return Pool(pd.DataFrame(candidates, columns=KEY), pd.DataFrame(rows))
+    return Pool(pd.DataFrame(candidates, columns=KEY), pd.DataFrame(rows), n_without_run)
 
 
 def _complete(
@@ -187,6 +203,17 @@ def _judged(
     for row in _without(shared, excluded)[[*KEY, "grade"]].itertuples(index=False):
         grades.setdefault((row[0], row[1]), {})[row[2]] = row[3]
     return grades
+
+
+def _with_datasets(table: pd.DataFrame, known: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The table with the datasets of the runs, where it names none and they do."""
+    if table.empty:
+        return table
+    own = list(table[QUERY].drop_duplicates().itertuples(index=False, name=None))
+    reference = list(known.itertuples(index=False, name=None))
+    homes = dict(zip(own, join_datasets(own, reference, name), strict=True))
+    pairs = table[QUERY].itertuples(index=False, name=None)
+    return table.assign(dataset=[homes[pair][0] for pair in pairs])
 
 
 def _without(table: pd.DataFrame, excluded: pd.DataFrame | None) -> pd.DataFrame:

@@ -83,6 +83,33 @@ def test_queries_and_datasets_stay_apart():
     ]
 
 
+def test_qrels_without_datasets_join_the_runs():
+    runs = run("one", ["a", "b", "c"], dataset="suite")
+    gone = pd.DataFrame({"dataset": "default", "query_id": "q", "doc_id": ["a"]})
+    graded = pd.concat([qrels({"x": 1, "b": 2}), qrels({"y": 1}, query="unranked")])
+    pool = build_pool(runs, k=2, qrels=graded, keep_positives=True, excluded=gone)
+    assert pool.candidates.to_numpy().tolist() == [["suite", "q", "b"], ["suite", "q", "x"]]
+    assert pool.n_without_run == 1
+    assert "1 judged queries that no run ranks" in pool.report()
+    twice = pd.concat([runs, run("one", ["a"], dataset="other")])
+    with pytest.raises(InputError, match="suite, other"):
+        build_pool(twice, qrels=graded, keep_positives=True)
+
+
+def test_equal_fused_scores_are_equal_bits():
+    """Ranks 1, 3 and 7 in any order of the runs: a tie, decided by the first run."""
+    places = {"x": (1, 3, 7), "y": (7, 1, 3), "z": (3, 7, 1)}
+    runs = []
+    for system in range(3):
+        order = [f"s{system}-{rank}" for rank in range(1, 8)]
+        for name, ranks in places.items():
+            order[ranks[system] - 1] = name
+        runs.append(run(f"s{system}", order))
+    fused = fuse(pd.concat(runs))
+    assert fused["doc_id"].tolist()[:3] == ["x", "z", "y"]
+    assert fused["fused"].head(3).nunique() == 1
+
+
 def test_bad_calls():
     with pytest.raises(UsageError):
         build_pool(RUNS, keep_positives=True)
@@ -90,6 +117,8 @@ def test_bad_calls():
         build_pool(RUNS, k=0)
     with pytest.raises(InputError, match=r"q\.0"):
         build_pool(RUNS, qrels=qrels({"a": 1}, query="q.0"), join_judged=True)
+    with pytest.raises(InputError, match="no candidate"):
+        build_pool(RUNS, excluded=RUNS[["dataset", "query_id", "doc_id"]])
 
 
 @given(st.lists(st.permutations("abcdef"), min_size=1, max_size=4))
