@@ -86,8 +86,7 @@ class ArrowNewton(_NumPyroOptim):
 
     Like `numpyro.optim.Minimize` it evaluates SVI's loss as often as it needs within one update,
     and it is for guides without randomness (`AutoDelta`). Derivatives come from `system`, in closed
-    form; what a step must lower is the loss that SVI hands over, so that a wrong derivative could
-    cost steps but not move the optimum.
+    form; what a step must lower is the loss that SVI hands over.
 
     Parameters
     ----------
@@ -147,9 +146,9 @@ class ArrowNewton(_NumPyroOptim):
         def newton(carry: tuple) -> tuple:
             point, loss, steps, _, _ = carry
             system = self._system(point)
-            held = _held(point, system, self._lower)
+            held = _held(point.own, system, self._lower)
             converged = _largest(system, held) <= self._tolerance
-            step = _direction(system, point, held, self._lower)
+            step = newton_step(system, point.own, self._lower)
             moved, lowered, found = _search(
                 loss_at, point, loss, step, _slope(system, step), converged
             )
@@ -164,12 +163,12 @@ class ArrowNewton(_NumPyroOptim):
 
 def at_bound(first: jax.Array, lower: float) -> jax.Array:
     """Which parameters rest on their bound, up to the rounding of a step that ends there."""
-    return first <= lower * (1.0 + 1e-12)
+    return first <= lower + 1e-12 * abs(lower)
 
 
-def _held(point: Point, system: ArrowSystem, lower: float) -> jax.Array:
+def _held(own: jax.Array, system: ArrowSystem, lower: float) -> jax.Array:
     """(Q,) bool: on the bound, and the loss falls only across it."""
-    return at_bound(point.own[:, 0], lower) & (system.gradient_own[:, 0] > 0.0)
+    return at_bound(own[:, 0], lower) & (system.gradient_own[:, 0] > 0.0)
 
 
 def _largest(system: ArrowSystem, held: jax.Array) -> jax.Array:
@@ -183,9 +182,19 @@ def _slope(system: ArrowSystem, step: Point) -> jax.Array:
     return jnp.sum(system.gradient_own * step.own) + jnp.sum(system.gradient_shared * step.shared)
 
 
-def _direction(system: ArrowSystem, point: Point, held: jax.Array, lower: float) -> Point:
-    """Capped Newton step, or the one without the border where the caps turned that uphill."""
-    room = lower - point.own[:, 0]
+def newton_step(system: ArrowSystem, own: jax.Array, lower: float) -> Point:
+    """Capped Newton step, or the one without the border where the caps turned that uphill.
+
+    Parameters
+    ----------
+    system : ArrowSystem
+    own : (Q, 2)
+        Where the queries' own parameters stand.
+    lower : float
+        Bound of the first of them.
+    """
+    held = _held(own, system, lower)
+    room = lower - own[:, 0]
     # Both at once, with the border weighted 1 and 0: half the code to compile.
     steps = jax.vmap(
         lambda weight: _capped_step(system._replace(cross=weight * system.cross), held, room)

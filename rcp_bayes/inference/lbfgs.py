@@ -77,10 +77,12 @@ class Lbfgs(_NumPyroOptim):
         solver = optax.lbfgs(memory_size=MEMORY)
         value_and_grad = optax.value_and_grad_from_state(loss_at)
 
+        def largest(memory: Any) -> jax.Array:
+            return optax.tree.norm(optax.tree.get(memory, "grad"), ord=jnp.inf)
+
         def unfinished(carry: tuple) -> jax.Array:
             _, memory, steps, first = carry
-            largest = optax.tree.norm(optax.tree.get(memory, "grad"), ord=jnp.inf)
-            return (first | (largest > self._tolerance)) & (steps < self._max_steps)
+            return (first | (largest(memory) > self._tolerance)) & (steps < self._max_steps)
 
         def descend(carry: tuple) -> tuple:
             params, memory, steps, _ = carry
@@ -91,28 +93,27 @@ class Lbfgs(_NumPyroOptim):
             return optax.apply_updates(params, step), memory, steps + 1, jnp.array(False)
 
         def another_round(carry: tuple) -> jax.Array:
-            _, steps, rounds, trapped = carry
-            return jnp.any(trapped) & (rounds < _ROUNDS) & (steps < self._max_steps)
+            _, _, steps, rounds, trapped, _ = carry
+            more = jnp.any(trapped) & (rounds < _ROUNDS) & (steps < self._max_steps)
+            return (rounds == 0) | more
 
         def run(carry: tuple) -> tuple:
-            params, steps, rounds, trapped = carry
+            params, _, steps, rounds, trapped, _ = carry
             bounded = jnp.where(trapped, self._lower + 1.0, params[self._bounded])
             params = params | {self._bounded: bounded}
-            params, _, steps, _ = lax.while_loop(
+            params, memory, steps, _ = lax.while_loop(
                 unfinished, descend, (params, solver.init(params), steps, jnp.array(True))
             )
+            converged = largest(memory) <= self._tolerance
             params = self._clamped(params)
-            slope = jax.grad(lambda p: fn(p)[0])(params)[self._bounded]
-            trapped = (params[self._bounded] <= self._lower) & (slope < 0.0)
-            return params, steps, rounds + 1, trapped
+            loss, gradient = jax.value_and_grad(lambda p: fn(p)[0])(params)
+            trapped = (params[self._bounded] <= self._lower) & (gradient[self._bounded] < 0.0)
+            return params, loss, steps, rounds + 1, trapped, converged
 
-        nothing = jnp.zeros_like(start.params[self._bounded], dtype=bool)
-        carry = run((start.params, start.steps, jnp.array(0), nothing))
-        params, steps, _, trapped = lax.while_loop(another_round, run, carry)
-        gradient = jax.grad(loss_at)(params)
-        converged = optax.tree.norm(gradient, ord=jnp.inf) <= self._tolerance
-        end = LbfgsState(params, steps, converged & ~jnp.any(trapped))
-        return (fn(params)[0], None), (i + 1, end)
+        none = jnp.zeros_like(start.params[self._bounded], dtype=bool)
+        carry = (start.params, jnp.array(jnp.inf), start.steps, jnp.array(0), none, start.converged)
+        params, loss, steps, _, trapped, converged = lax.while_loop(another_round, run, carry)
+        return (loss, None), (i + 1, LbfgsState(params, steps, converged & ~jnp.any(trapped)))
 
     def _clamped(self, params: Any) -> Any:
         value = params[self._bounded]

@@ -13,7 +13,7 @@ import numpy as np
 
 from rcp_bayes.models.two_pl import Documents
 
-_WIDTHS = (8, 16, 32, 64)
+_WIDTHS = (8, 32)
 # Looking up a row's query and storing its sums cost about as much as this many documents.
 _COST_OF_ROW = 4
 
@@ -64,6 +64,8 @@ def lay_in_rows(
 
 
 def _rounded(size: int) -> int:
-    """Up to the next of eight sizes per doubling: at most an eighth more, and at least 8."""
-    step = max(8, 1 << max(0, size.bit_length() - 4))
-    return -(-max(size, 1) // step) * step
+    """Up to a power of 2 from 8 to 64, then to one of eight sizes per doubling."""
+    if size <= 64:
+        return max(8, 1 << max(size - 1, 0).bit_length())
+    step = 1 << (size.bit_length() - 4)
+    return -(-size // step) * step

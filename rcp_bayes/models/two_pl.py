@@ -106,11 +106,31 @@ class PassCounts(dist.BinomialLogits):
     binomial density without its coefficient, a constant of the data.
     """
 
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Counts drawn given their totals."""
+        whole = dist.BinomialLogits(self.logits, jnp.asarray(self.total_count, dtype=int))
+        return whole.sample(key, sample_shape)
+
     def log_prob(self, value: Any) -> jax.Array:
         """Minus the summed cross-entropy of Eq. 7; finite at any finite logit."""
         z = self.logits
-        softplus = jnp.maximum(z, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(z)))
-        return value * z - self.total_count * softplus
+        return value * z - self.total_count * _softplus(z)
+
+
+@jax.custom_jvp
+def _softplus(z: jax.Array) -> jax.Array:
+    """log(1 + exp(z)), several times as fast on a CPU as `jax.nn.softplus`.
+
+    Its derivative is stated because that of the expression is wrong at 0, where JAX's derivatives
+    of maximum and abs do not add up; an offset of 0 at the start makes logits of exactly 0.
+    """
+    return jnp.maximum(z, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(z)))
+
+
+@_softplus.defjvp
+def _softplus_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    (z,), (dz,) = primals, tangents
+    return _softplus(z), jax.nn.sigmoid(z) * dz
 
 
 def item_parameters(u: Any, v: Any) -> tuple[jax.Array, jax.Array]:
