@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import rcp_bayes as rcp
+from rcp_bayes.errors import InputError
 from rcp_bayes.gain import pass_probability
 from rcp_bayes.io import read_pool
 from rcp_bayes.judge.decode import Response, decode
@@ -82,6 +83,18 @@ def test_simulated_judge_knows_the_truth(simulated):
     noise = np.sqrt(np.mean(np.square(errors)))
     assert noise == pytest.approx(0.5, rel=0.15)  # a few hundred scores: se 3%
     assert np.abs(passed - expected).max() < 4 * np.sqrt(expected.max())
+
+
+def test_folder_without_a_truth_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no truth .*rcp-bayes simulate"):
+        SimulatedJudge.from_folder(tmp_path)
+    (tmp_path / "truth.json").write_text("{}")
+    with pytest.raises(InputError, match="no truth"):
+        SimulatedJudge.from_folder(tmp_path)
+    rcp.simulate(n_queries=1, pool_size=12).write(tmp_path)
+    (tmp_path / "truth.json").write_text('{"gamma": [1]}')
+    with pytest.raises(InputError, match="beta"):
+        SimulatedJudge.from_folder(tmp_path)
 
 
 def test_prompt_of_another_layout_is_refused():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from rcp_bayes.errors import InputError
 from rcp_bayes.gain import pass_probability
 
 if TYPE_CHECKING:
@@ -160,15 +161,32 @@ class SimulatedJudge:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> SimulatedJudge:
-        """The judge of a folder that `simulate` wrote."""
+        """The judge of a folder that `simulate` wrote.
+
+        Raises
+        ------
+        InputError
+            ``truth.json`` or ``truth.parquet`` is missing or not what `simulate` writes.
+        """
         import pandas as pd
 
-        info = json.loads((Path(folder) / "truth.json").read_text())
-        truth = pd.read_parquet(Path(folder) / "truth.parquet").set_index("doc_id")
-        ability, theta = (
-            dict(zip(truth.index, truth[n], strict=True)) for n in ("ability", "theta")
-        )
-        return cls(ability, theta, info["gamma"], info["beta"], info["noise"], info["seed"])
+        place = Path(folder)
+        try:
+            info = json.loads((place / "truth.json").read_text(encoding="utf-8"))
+            truth = pd.read_parquet(place / "truth.parquet", columns=["doc_id", "ability", "theta"])
+            ids = truth["doc_id"].astype(str).tolist()
+            ability, theta = (
+                dict(zip(ids, truth[n].tolist(), strict=True)) for n in ("ability", "theta")
+            )
+            parameters = [info[n] for n in ("gamma", "beta", "noise", "seed")]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            words = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise InputError(
+                f"holds no truth that can be read ({words})",
+                source=folder,
+                remedy="name a folder that `rcp-bayes simulate` wrote",
+            ) from None
+        return cls(ability, theta, *parameters)
 
     def reply(self, messages: Sequence[Mapping[str, Any]]) -> str:
         asked = Asked(messages)
