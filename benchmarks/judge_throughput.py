@@ -116,8 +116,8 @@ def plain_loops(url: str, folder: Path, calls: int, concurrency: int) -> tuple[f
         return calls / seconds
 
     used = time.process_time()
-    rate = asyncio.run(at_once())
-    return sequential, rate, (time.process_time() - used) / calls * 1000
+    speed = asyncio.run(at_once())
+    return sequential, speed, (time.process_time() - used) / calls * 1000
 
 
 def main() -> None:
@@ -155,8 +155,8 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, concurrency {given.concurrency}, {queries} queries")
     print(f"openai client, one call after the other {sequential:6.0f} calls/s")
     print(f"openai client, many calls at once {at_once:12.0f} calls/s, {plain_cpu:.2f} ms CPU each")
-    rate = calls / seconds
-    print(f"judge_pool, {calls} calls, stored {rate:12.0f} calls/s, {own_cpu:.2f} ms CPU each")
+    speed = calls / seconds
+    print(f"judge_pool, {calls} calls, stored {speed:12.0f} calls/s, {own_cpu:.2f} ms CPU each")
     print(f"memory {late[-1, 1]:.0f} MB, {slope:+.2f} MB per 1,000 calls; folder {stored:.0f} MB")
 
 
