@@ -213,7 +213,32 @@ damage = st.lists(
 @given(st.lists(numbers, min_size=1, max_size=5), damage, st.sampled_from(["stop", "length", None]))
 def test_damaged_answers_never_raise_or_invent(values, wounds, finish):
     labels = tuple(f"D{i + 1}" for i in range(len(values)))
-    text = json.dumps({"scores": dict(zip(labels, values, strict=True))})
+    text = damaged(json.dumps({"scores": dict(zip(labels, values, strict=True))}), wounds)
+    decoded = decode("a", Response(text, None, finish), labels)
+    assert (decoded.category is None) == (decoded.scores is not None or decoded.ranks is not None)
+    written = numbers_in(text) if decoded.scores else ()
+    for score in decoded.scores or ():
+        assert -5 <= score <= 5
+        assert any(math.isclose(score, number) for number in written)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.tuples(*[st.integers(0, 1)] * 2), min_size=1, max_size=4), damage)
+def test_damaged_criteria_never_raise_or_invent(rows, wounds):
+    labels = tuple(f"D{i + 1}" for i in range(len(rows)))
+    answers = {
+        label: dict(zip(RUBRIC, row, strict=True)) for label, row in zip(labels, rows, strict=True)
+    }
+    text = damaged(json.dumps({"answers": answers}), wounds)
+    decoded = decode("b", Response(text), labels, RUBRIC)
+    assert (decoded.category is None) == (decoded.passes is not None)
+    if decoded.passes:
+        assert [len(row) for row in decoded.passes] == [2] * len(labels)
+        values = text.replace("C1", "").replace("D1", "")
+        assert sum(map(sum, decoded.passes)) <= sum(map(values.count, ("1", "yes", "true")))
+
+
+def damaged(text, wounds):
     for kind, place, extra in wounds:
         at = int(place * len(text))
         if kind == "cut":
@@ -224,11 +249,7 @@ def test_damaged_answers_never_raise_or_invent(values, wounds, finish):
             text = text[:at] + text[at + 1 : at + 2] + text[at : at + 1] + text[at + 2 :]
         else:
             text = text[:at] + extra + text[at:]
-    decoded = decode("a", Response(text, None, finish), labels)
-    assert (decoded.category is None) == (decoded.scores is not None or decoded.ranks is not None)
-    for score in decoded.scores or ():
-        assert -5 <= score <= 5
-        assert any(math.isclose(score, number) for number in numbers_in(text))
+    return text
 
 
 def numbers_in(text):

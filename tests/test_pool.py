@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcp_bayes.demo import TEXT_POOL
@@ -121,6 +121,7 @@ def test_bad_calls():
         build_pool(RUNS, excluded=RUNS[["dataset", "query_id", "doc_id"]])
 
 
+@settings(max_examples=25, deadline=None)  # pandas: tens of milliseconds an example
 @given(st.lists(st.permutations("abcdef"), min_size=1, max_size=4))
 def test_order_of_runs_decides_nothing_but_ties(orders):
     runs = [run(f"s{i}", list(order)) for i, order in enumerate(orders)]
