@@ -105,5 +105,9 @@ def test_folders_without_a_store(whole, tmp_path):
     with pytest.raises(InputError, match=r"no judge\.sqlite"):
         merge([whole, tmp_path / "nothing"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    (tmp_path / "died").mkdir()
+    (tmp_path / "died" / STORE_NAME).touch()  # killed as it began
+    with pytest.raises(InputError, match="holds nothing yet"):
+        merge([whole, tmp_path / "died"], tmp_path / "new")
     with pytest.raises(UsageError, match="at least one"):
         merge([], tmp_path / "new")

@@ -231,7 +231,8 @@ class Store:
             with storage_errors(path):
                 db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                 store = cls(path, db, lock)
-                store._prepare()
+                with _closed_on_error(db):
+                    store._prepare()
                 return store
         except BaseException:
             lock.release()
@@ -256,14 +257,15 @@ class Store:
             uri = path.absolute().as_uri() + "?mode=ro" + sealed
             db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             store = cls(path, db, None)
-            store._check_version()
+            with _closed_on_error(db):
+                store._check_version()
         return store
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA busy_timeout=10000")
         self._db.execute("PRAGMA foreign_keys=ON")
         if self._version() == 0:
-            if self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            if not self._is_empty():
                 raise _foreign(self.path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -282,8 +284,15 @@ class Store:
     def _version(self) -> int:
         return self._db.execute("PRAGMA user_version").fetchone()[0]
 
+    def _is_empty(self) -> bool:
+        return not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
     def _check_version(self) -> None:
         version = self._version()
+        if version == 0 and self._is_empty():  # its process died before it wrote a word
+            raise InputError(
+                "holds nothing yet", source=self.path, remedy="judge into the folder first"
+            )
         if version == 0:
             raise _foreign(self.path)
         if version > VERSION:
@@ -506,6 +515,15 @@ class Store:
         """A prompt or a rubric by its digest."""
         row = self._db.execute("SELECT body FROM texts WHERE digest = ?", (digest,)).fetchone()
         return row[0]
+
+
+@contextlib.contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
 
 
 @contextlib.contextmanager
