@@ -146,6 +146,15 @@ def test_latex_in_a_reason_keeps_its_backslashes(written, kept):
     assert decoded.reasons == (kept, None)
 
 
+def test_repeats_are_compared_by_what_they_say():
+    listed = '{"scores": [{"id": "D1", "score": 2, "reason": "x"}, {"id": "D2", "score": 0}, %s]}'
+    assert a(listed % '{"id": "D1", "score": "2.0", "reason": "y"}').scores == (2.0, 0.0)
+    assert a('{"scores": {"D1": 2, "D1": "2", "D2": 0}}').scores == (2.0, 0.0)
+    assert a(listed % '{"id": "D1", "score": 1}').category == "schema"
+    ranked = '{"scores": {"D1": 2, "D1": 3, "D2": 0}, "ranking": ["D1", "D2"]}'
+    assert a(ranked).category == "schema"  # a conflict is not mended by a ranking beside it
+
+
 def test_ranking_without_usable_scores():
     assert a('{"ranking": ["D2", "D1"]}').ranks == (2.0, 1.0)
     assert a('{"scores": {"D1": 99, "D2": 1}, "ranking": ["D1", "D2"]}').ranks == (1.0, 2.0)

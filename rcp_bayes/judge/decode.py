@@ -83,6 +83,13 @@ class _UnreadableError(Exception):
         self.category: Category = category
 
 
+class _ConflictError(_UnreadableError):
+    """Two answers in one: a label or key that was given two values."""
+
+    def __init__(self) -> None:
+        super().__init__("schema")
+
+
 class _Object(dict):
     """A JSON object that knows whether a key was given twice with different values."""
 
@@ -250,10 +257,19 @@ def _pairs(pairs: Iterable[tuple[str, Any]]) -> _Object:
 
 
 def _same(a: Any, b: Any) -> bool:
+    """Whether a repeated value says the same: ``2`` and ``"2.0"`` do, and reasons do not matter."""
     try:
-        return type(a) is type(b) and bool(a == b)
+        return bool(_meaning(a) == _meaning(b))
     except RecursionError:
         return False
+
+
+def _meaning(value: Any) -> Any:
+    if isinstance(value, _Object):
+        return {key: _meaning(v) for key, v in value.items() if key not in _REASON_KEYS}
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return float(value)
+    return (value,) if isinstance(value, bool) else value  # true is not 1
 
 
 # ------------------------------------------------------------------------------- reading the object
@@ -266,6 +282,8 @@ def _stage_a(answer: _Object, labels: Sequence[str]) -> Decoded:
         if not all(abs(score) <= SCORE_LIMIT for score in scores):
             raise _UnreadableError("out_of_range")
         return Decoded(scores=scores, reasons=reasons)
+    except _ConflictError:
+        raise
     except _UnreadableError:
         ranks = _ranks(answer, labels)
         if ranks is None:
@@ -288,7 +306,7 @@ def _entries(
     names in `_LIST_KEYS`), and ``{"D1": …}``.
     """
     if answer.conflict:
-        raise _UnreadableError("schema")
+        raise _ConflictError
     body: Any = next((answer[key] for key in _LIST_KEYS if key in answer), None)
     if body is None:
         # The answer itself is the table; words beside it are not entries.
@@ -299,12 +317,14 @@ def _entries(
     pairs: list[tuple[Any, Any]] = []
     if isinstance(body, _Object):
         if body.conflict:
-            raise _UnreadableError("schema")
+            raise _ConflictError
         pairs = list(body.items())
     elif isinstance(body, list):
         for entry in body:
-            if not isinstance(entry, _Object) or entry.conflict:
+            if not isinstance(entry, _Object):
                 raise _UnreadableError("schema")
+            if entry.conflict:
+                raise _ConflictError
             named = [key for key in _LABEL_KEYS if key in entry]
             if not named:
                 raise _UnreadableError("schema")
@@ -316,8 +336,10 @@ def _entries(
     found: dict[str, Any] = {}
     for name, value in pairs:
         label = _label(name)
-        if label not in known or (label in found and not _same(found[label], value)):
+        if label not in known:
             raise _UnreadableError("schema")
+        if label in found and not _same(found[label], value):
+            raise _ConflictError
         found[label] = value
     if len(found) < len(known):
         raise _UnreadableError("incomplete")
