@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rcp_bayes.inference.bradley_terry import BradleyTerryFit
     from rcp_bayes.inference.map import TwoPLFit
     from rcp_bayes.observations import Observations
+    from rcp_bayes.universe import Universe
 
 Progress = Callable[[str], None]
 
@@ -100,7 +101,9 @@ def fit(
     clock.lap("stage_a")
 
     tell("calibration: 2PL MAP")
-    calibration, fitted_queries = _calibrate(observed, tournament, frozen, optimizer)
+    calibration, fitted_queries = _calibrate(
+        observed, tournament, frozen, optimizer, judgments.source
+    )
     clock.lap("calibration")
 
     names = observed.criteria
@@ -167,6 +170,7 @@ def _calibrate(
     tournament: BradleyTerryFit,
     frozen: Items | None,
     optimizer: Literal["newton", "lbfgs"],
+    source: str,
 ) -> tuple[TwoPLFit, np.ndarray]:
     """The 2PL MAP over documents that have both stages, and the queries it covers (indices)."""
     from rcp_bayes.inference.map import fit_two_pl
@@ -175,6 +179,7 @@ def _calibrate(
     if not usable.any():
         raise InputError(
             "no document has answers in both stages",
+            source=source,
             remedy="check that stage_a and stage_b use the same query and document ids",
         )
     fitted, query = np.unique(observed.universe.query[usable], return_inverse=True)
@@ -187,8 +192,18 @@ def _calibrate(
         items=None if frozen is None else (frozen.gamma, frozen.beta),
         optimizer=optimizer,
         criterion_names=observed.criteria,
+        query_names=_query_names(observed.universe, fitted),
     )
     return calibration, fitted
+
+
+def _query_names(universe: Universe, queries: np.ndarray) -> list[str]:
+    """How warnings call these queries: by their id, with the dataset where there are several."""
+    several = len(set(universe.dataset)) > 1
+    return [
+        f"{universe.dataset[j]}/{universe.query_id[j]}" if several else str(universe.query_id[j])
+        for j in queries
+    ]
 
 
 def _spread(

@@ -31,6 +31,7 @@ CANONICAL: dict[str, pa.DataType] = {
 
 # What a text format writes where a value is missing. Ids are exempt: a document may be called "NA".
 _MISSING_TEXT = pa.array(["", "nan", "null", "none", "na", "<na>"])
+_MOST = 2**31 - 1
 _TEXT_REMEDY = "write ids as text or as whole numbers"
 _NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[iI][nN][fF]([iI][nN][iI][tT][yY])?)$"
 
@@ -114,6 +115,7 @@ def canonical_column(array: pa.ChunkedArray, column: Column, origin: Origin) -> 
         Naming the first row that does not fit.
     """
     whole = _one_array(array)
+    _require_utf8(whole, column, origin)
     if column.kind in ("id", "word"):
         return _category(whole, column, origin)
     if column.kind == "text":
@@ -160,6 +162,34 @@ def _one_array(array: pa.ChunkedArray) -> pa.Array:
     if isinstance(whole, pa.ChunkedArray):  # no chunk at all, or more text than one array holds
         whole = pa.concat_arrays(whole.cast(_wide(whole.type)).chunks or [pa.array([], whole.type)])
     return whole
+
+
+def _require_utf8(array: pa.Array, column: Column, origin: Origin) -> None:
+    """Refuse text that is not UTF-8, which Parquet does not check when it is written or read."""
+    coded = pt.is_dictionary(array.type)
+    texts = array.dictionary if coded else array
+    if not _is_text(texts.type):
+        return
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        bad = [i for i, raw in enumerate(texts.cast(pa.large_binary())) if not _is_utf8(raw)]
+        row = _where(pc.is_in(array.indices.cast(pa.int64()), pa.array(bad))) if coded else bad[0]
+        if row is not None:
+            raise origin.error(
+                "bytes that are not UTF-8 text",
+                row=row,
+                column=column.name,
+                remedy="write the text again as UTF-8",
+            ) from None
+
+
+def _is_utf8(raw: pa.Scalar) -> bool:
+    try:
+        (raw.as_py() or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
@@ -233,15 +263,13 @@ def _refuse_category(array: pa.Array, column: Column, origin: Origin) -> pa.Arra
 
 
 def _check_category(coded: pa.DictionaryArray, column: Column, origin: Origin) -> pa.Array:
-    if column.kind == "word":
-        return coded
     empty = pc.index(coded.dictionary, "").as_py()
     if empty >= 0:
         blank = pc.equal(coded.indices, empty)
         coded = pa.DictionaryArray.from_arrays(
             pc.if_else(blank, pa.scalar(None, pa.int32()), coded.indices), coded.dictionary
         )
-    if coded.null_count:
+    if coded.null_count and column.kind == "id":
         if column.default is None:
             raise origin.error(
                 "an id is missing",
@@ -287,9 +315,14 @@ def _number(array: pa.Array, column: Column, origin: Origin) -> pa.Array:
         row = _where(pc.is_valid(array))
         if row is not None:
             value = array[row].as_py()
-            raise origin.error(f"{value!r} is not a number", row=row, column=column.name)
+            raise origin.error(
+                f"{value!r:.80} is not a number",
+                row=row,
+                column=column.name,
+                remedy=_correct(column),
+            )
         array = pa.nulls(len(array))
-    if not pt.is_integer(array.type):
+    if not pt.is_integer(array.type) or column.kind == "real" or pt.is_uint64(array.type):
         array = array.cast(pa.float64(), safe=False)
         nan = pc.is_nan(array)
         if pc.any(nan).as_py():
@@ -307,7 +340,9 @@ def _parse(array: pa.Array, column: Column, origin: Origin) -> pa.Array:
     row = _where(pc.invert(pc.match_substring_regex(trimmed, _NUMBER)))
     if row is not None:
         value = array[row].as_py()
-        raise origin.error(f"{value[:80]!r} is not a number", row=row, column=column.name)
+        raise origin.error(
+            f"{value[:80]!r} is not a number", row=row, column=column.name, remedy=_correct(column)
+        )
     return trimmed.cast(pa.float64())
 
 
@@ -325,41 +360,62 @@ def _check_number(array: pa.Array, column: Column, origin: Origin) -> None:
                 f"value {array[row].as_py()} is infinite",
                 row=row,
                 column=name,
-                remedy=_null(column),
+                remedy=_correct(column),
             )
     if column.kind == "bit":
         row = _where(pc.invert(pc.or_(pc.equal(array, 0), pc.equal(array, 1))))
         if row is not None:
             raise origin.error(
-                f"criterion value {array[row].as_py():g} is neither 0 nor 1",
+                f"criterion value {_digits(array[row].as_py())} is neither 0 nor 1",
                 row=row,
                 column=name,
-                remedy="write 0, 1 or null, or name the criteria to be read (--criteria)",
+                remedy=_correct(column),
             )
         return
     if column.kind == "integer" and pt.is_floating(array.type):
         row = _where(pc.not_equal(array, pc.floor(array)))
         if row is not None:
             raise origin.error(
-                f"value {array[row].as_py()} is not a whole number", row=row, column=name
+                f"value {array[row].as_py()} is not a whole number",
+                row=row,
+                column=name,
+                remedy=_correct(column),
             )
     extremes = pc.min_max(array)
     for bound, worst, outside in (
         (column.low, extremes["min"].as_py(), pc.less),
-        (column.high, extremes["max"].as_py(), pc.greater),
+        (_highest(column), extremes["max"].as_py(), pc.greater),
     ):
         if bound is not None and (worst < bound if outside is pc.less else worst > bound):
             row = _where(outside(array, bound))
             value = array[row].as_py()
-            raise origin.error(f"value {value:g} is {_range(column)}", row=row, column=name,
-                               remedy=_null(column))  # fmt: skip
+            raise origin.error(
+                f"value {_digits(value)} is {_range(column)}",
+                row=row,
+                column=name,
+                remedy=_correct(column),
+            )
+
+
+def _highest(column: Column) -> float | None:
+    """Upper bound of a number; counts and places are held in 32 bits."""
+    return _MOST if column.high is None and column.kind == "integer" else column.high
 
 
 def _range(column: Column) -> str:
-    if column.low is not None and column.high is not None:
-        return f"outside [{column.low:g}, {column.high:g}]"
-    return f"below {column.low:g}" if column.low is not None else f"above {column.high:g}"
+    low, high = column.low, _highest(column)
+    if low is not None and high is not None:
+        return f"outside [{_digits(low)}, {_digits(high)}]"
+    return f"below {_digits(low)}" if low is not None else f"above {_digits(high)}"
 
 
-def _null(column: Column) -> str:
+def _digits(value: Any) -> str:
+    """A number as short as it can be without becoming another one."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def _correct(column: Column) -> str:
+    if column.kind == "bit":
+        return "write 0, 1 or null, or name the criteria to be read (--criteria)"
     return "correct it, or write null if it is missing" if column.nullable else "correct the row"

@@ -19,7 +19,7 @@ class RcpError(Exception):
         return " ".join(super().__str__().split())
 
 
-class UsageError(RcpError):
+class UsageError(RcpError, ValueError):
     """A command or a function was asked for something it does not do."""
 
     exit_code: ClassVar[int] = 2

@@ -6,6 +6,7 @@ columns stay text here.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -177,9 +178,13 @@ def _parquet(content: Content, schema: Schema, take: Wanted) -> Part:
         ) from None
 
 
+def _is_blank(content: Content) -> bool:
+    return not content.data.removeprefix(codecs.BOM_UTF8).strip()
+
+
 def _csv(content: Content, schema: Schema, take: Wanted, delimiter: str) -> Part:
     origin = Origin(content.name)
-    if not content.data.strip():
+    if _is_blank(content):
         return pa.table({}), origin
     try:
         text = io.TextIOWrapper(io.BytesIO(content.data), "utf-8-sig", newline="")
@@ -189,6 +194,8 @@ def _csv(content: Content, schema: Schema, take: Wanted, delimiter: str) -> Part
             raise origin.error("the column stands twice", column=twice, remedy="rename one of them")
         origin = Origin(content.name, columns=tuple(header))
         names = [name for name in header if take(name)] or header[:1]
+        if not any(map(str.strip, text)):  # Arrow refuses a header that no line end follows
+            return pa.table({name: pa.array([], pa.string()) for name in names}), origin
         table = pa_csv.read_csv(
             pa.BufferReader(content.data),
             # One block: a row may be longer than any block size one could choose.
@@ -290,7 +297,7 @@ def _json_rows(texts: list[str], lines: np.ndarray, name: str) -> list[dict[str,
 
 
 def _trec(content: Content, schema: Schema, trec: Mapping[int, tuple[str | None, ...]]) -> Part:
-    if not content.data.strip():
+    if _is_blank(content):
         return pa.table({}), Origin(content.name)
     try:
         lines = pa_csv.read_csv(
@@ -306,7 +313,7 @@ def _trec(content: Content, schema: Schema, trec: Mapping[int, tuple[str | None,
     except pa.ArrowException as error:
         _refuse_encoding(content)
         raise InputError(
-            f"is not {_wanted_fields(schema, trec)} ({_one_line(error)})", source=content.name
+            f"cannot be read as TREC {schema.name} ({_one_line(error)})", source=content.name
         ) from None
     trimmed = pc.ascii_trim_whitespace(lines)
     filled = pc.not_equal(trimmed, "")

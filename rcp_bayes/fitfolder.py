@@ -73,14 +73,15 @@ def prepare_folder(path: str | os.PathLike[str]) -> Path:
         It is a file, or cannot be written.
     """
     folder = Path(path)
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise InputError("is a file, not a folder", source=path, remedy="name another place")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", source=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be written ({reason})", source=path) from None
     return folder
 
 
@@ -125,7 +126,7 @@ def read_fit(path: str | os.PathLike[str]) -> Fit:
     from rcp_bayes.items import Items
 
     folder = Path(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError("no such folder", source=path, remedy="name a folder made by `fit`")
     if not (folder / INFO).exists():
         raise InputError(
@@ -133,12 +134,17 @@ def read_fit(path: str | os.PathLike[str]) -> Fit:
         )
     info = _read_json(folder / INFO)
     items = Items.from_json(_read_json(folder / ITEMS), source=folder / ITEMS)
-    return Fit(
-        labels=_read_frame(folder / LABELS, labels_schema(items.ids)),
-        queries=_read_frame(folder / QUERIES, FIT_QUERIES),
-        items=items,
-        info=info,
-    )
+    labels = _read_frame(folder / LABELS, labels_schema(items.ids))
+    queries = _read_frame(folder / QUERIES, FIT_QUERIES)
+    lost = set(_keys(labels)) ^ set(_keys(queries))
+    if lost:
+        dataset, query = min(lost)
+        raise InputError(
+            f"{LABELS} and {QUERIES} differ in their queries ({dataset}/{query} is in one alone)",
+            source=path,
+            remedy="they are not of one fit: run `fit` again",
+        )
+    return Fit(labels, queries, items, info)
 
 
 def _checked(frame: pd.DataFrame, schema: Schema, name: str) -> pa.Table:

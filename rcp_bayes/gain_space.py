@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from rcp_bayes.align import Query, Rows
+from rcp_bayes.errors import InputError
 from rcp_bayes.gain import GainShape, shaped_gain
 from rcp_bayes.metrics import TopK
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rcp_bayes.fitfolder import Fit
 
 Metric = Literal["rcp_ndcg", "qrel_ndcg", "count_ndcg", "raw_bt_ndcg"]
+_LARGEST_GAIN = 1e100
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
@@ -114,7 +116,20 @@ def qrel_gains(
 ) -> tuple[GainSpace, np.ndarray]:
     space = GainSpace.of(rows, n_queries, removed)
     gain = np.maximum(grade[space.row], 0.0)
-    return space, np.exp2(gain) - 1.0 if kind == "exponential" else gain
+    if kind == "exponential":
+        with np.errstate(over="ignore"):
+            gain = np.exp2(gain) - 1.0
+    beyond = np.flatnonzero(gain > _LARGEST_GAIN)
+    if len(beyond):  # their sums would leave the range of floats, and nDCG with them
+        row = int(space.row[beyond].min())
+        raise InputError(
+            f"grade {grade[row]:g} has a gain above {_LARGEST_GAIN:g}",
+            source="qrels",
+            row=row + 1,
+            column="grade",
+            remedy="use smaller grades, or linear gains",
+        )
+    return space, gain
 
 
 def row_of(rows: Rows, key: np.ndarray) -> np.ndarray:

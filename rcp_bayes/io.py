@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ _TREC_PAIRS = {
     4: ("query_id", None, "doc_id", None),
     2: ("query_id", "doc_id"),
 }
-_TABLE_SUFFIX = r"(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson)(\.gz)?"
+_TABLE_SUFFIX = r"(?i:(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson)(\.gz)?)"
 
 
 def read_judgments(path: Pathish, *, criteria: Sequence[str] | None = None) -> Judgments:
@@ -84,8 +85,8 @@ def read_judgments(path: Pathish, *, criteria: Sequence[str] | None = None) -> J
         Naming file, row, column and remedy.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        problem = "is a file, not a folder" if folder.exists() else "no such folder"
+    if not os.path.isdir(folder):  # unlike Path.is_dir, no error for a name that cannot be
+        problem = "is a file, not a folder" if os.path.exists(folder) else "no such folder"
         raise InputError(problem, source=path, remedy="name the folder that holds stage_a.*")
     parts: dict[str, list[Part]] = {}
     sources = []
@@ -123,11 +124,23 @@ def _tables_in(folder: Path, stem: str) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", source=folder) from None
 
+    for name in names:  # to open a pipe in a folder would wait for ever
+        if _is_pipe(folder / name):
+            raise InputError("is a pipe, not a file", source=folder / name, remedy="save it first")
+
     def natural(name: str) -> list[tuple[int, str]]:
         part = re.sub(_TABLE_SUFFIX + "$", "", name)
         return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", part)]
 
     return [folder / name for name in sorted(names, key=natural)]
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def read_runs(paths: Pathish | Sequence[Pathish], *, dataset: str | None = None) -> pd.DataFrame:
@@ -313,7 +326,7 @@ def read_pool(path: Pathish) -> PoolFolder:
 
 def read_pool_order(path: Pathish) -> pd.DataFrame:
     """Candidates of a pool folder, or of a candidates file itself, in pool order."""
-    return read_candidates(_pool_file(path, "candidates") if Path(path).is_dir() else path)
+    return read_candidates(_pool_file(path, "candidates") if os.path.isdir(path) else path)
 
 
 def _maybe(read: Callable[[Path], pd.DataFrame], path: Path | None) -> pd.DataFrame | None:
@@ -323,7 +336,7 @@ def _maybe(read: Callable[[Path], pd.DataFrame], path: Path | None) -> pd.DataFr
 def _pool_file(path: Pathish, stem: str, *, required: bool = True) -> Any:
     """The one file of a pool with this name, None where an optional one is not there."""
     folder = Path(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError("no such folder", source=path, remedy="name a pool folder")
     pattern = stem + r"(\.parquet|\.pq|\.csv|\.tsv|\.jsonl|\.ndjson|\.trec|\.txt)(\.gz)?"
     names = sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))

@@ -179,9 +179,9 @@ def load_items(path_or_name: str | os.PathLike[str]) -> Items:
         No such file or set, not JSON, or not criterion parameters.
     """
     path = Path(path_or_name)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "items.json"
-    if not path.exists():
+    if not os.path.exists(path):
         shipped = shipped_items()
         name = os.fspath(path_or_name).removesuffix(".json")
         if name not in shipped:
@@ -196,7 +196,7 @@ def load_items(path_or_name: str | os.PathLike[str]) -> Items:
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise InputError(reason, source=path, remedy="name an items.json") from None
-    except ValueError as error:  # JSON and UTF-8 alike
+    except (ValueError, RecursionError) as error:  # JSON and UTF-8 alike
         raise InputError(f"not JSON: {error}", source=path, remedy=_REMEDY) from None
     return Items.from_json(document, source=path)
 
@@ -218,9 +218,12 @@ def _list(document: dict[str, Any], name: str) -> list[Any]:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} holds {value!r}, which is not a finite number")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond any float
+        pass
+    raise ValueError(f"{name} holds {value!r:.80}, which is not a finite number")
 
 
 def _criterion(entry: Any) -> Criterion:

@@ -119,6 +119,7 @@ def top_k(ranked: RankedLists, k: int) -> TopK:
     if k < 1:
         raise ValueError(f"k is {k}, but a cutoff is at least 1")
     sizes = np.diff(ranked.offset)
+    k = min(k, int(sizes.max(initial=1)))  # places that no list has need no discount
     place = np.arange(len(ranked.row)) - np.repeat(ranked.offset[:-1], sizes)
     start = np.flatnonzero(ranked.first)
     length = np.diff(start, append=len(ranked.row))

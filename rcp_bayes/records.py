@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rcp_bayes.columns import Column, Origin
 from rcp_bayes.errors import InputError
+from rcp_bayes.rubric import id_problem
 from rcp_bayes.tables import (
     DEFAULT_DATASET,
     Part,
@@ -93,6 +94,9 @@ CORPUS = Schema(
 )
 
 
+_SHARES = ("gain", "pass_share")
+
+
 def _reals(*names: str, required: bool = False) -> tuple[Column, ...]:
     return tuple(Column(name, "real", required=required, nullable=True) for name in names)
 
@@ -110,7 +114,8 @@ def labels_schema(criteria: Sequence[str]) -> Schema:
             Column("query_id", "id"),
             Column("doc_id", "id"),
             *_counts("pool_position", "n_windows", "n_placements"),
-            *_reals("bt", "theta", "gain", "pass_share", required=True),
+            *_reals("bt", "theta", required=True),
+            *(Column(name, "real", nullable=True, low=0, high=1) for name in _SHARES),
             *_counts(*(f"passes_{name}" for name in criteria)),
             *_reals("ability", "ability_sd", "theta_sd", "gain_sd", "gain_lo", "gain_hi"),
         ),
@@ -275,6 +280,13 @@ def _criteria(parts: Sequence[Part], named: Sequence[str] | None) -> tuple[str, 
             )
         if found is None:
             found = tuple(named) if named is not None else there
+    for name in found or ():
+        if problem := id_problem(name):
+            raise parts[0][1].error(
+                problem,
+                column=repr(name),
+                remedy="rename the column, or name the criteria to be read (--criteria)",
+            )
     if found == ():
         raise parts[0][1].error("no criterion column", remedy="one 0/1 column for each criterion")
     return found or ()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rcp_bayes.errors import UsageError
 from rcp_bayes.gain import gain
 from rcp_bayes.schedule import FULL, Schedule, Stream
 from rcp_bayes.simulated_tables import Names, qrels_frame, runs_frame, stage_frame
@@ -182,18 +183,20 @@ def simulate(
 
     Raises
     ------
-    ValueError
+    UsageError
         A setting outside its range.
     """
     pools = np.asarray(pool_size)
     sizes: list[int] = pools.tolist() if pools.ndim else [pools.item()] * n_queries
     if n_datasets < 1 or n_queries < 1 or len(sizes) != n_queries or min(sizes) < 1:
-        raise ValueError("queries, pools and datasets are at least 1, with one pool size per query")
+        raise UsageError("queries, pools and datasets are at least 1, with one pool size per query")
     if not (0 < schedule_fraction <= 1 and 0 <= invalid < 1):
-        raise ValueError("the schedule's fraction is in (0, 1], the invalid share in [0, 1)")
+        raise UsageError("the schedule's fraction is in (0, 1], the invalid share in [0, 1)")
+    if not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise UsageError(f"the seed is a whole number of at least 0, not {seed!r}")
     spreads = [noise, offset_sd, ability_sd, *systems.values()]
     if not (np.all(np.isfinite(spreads)) and min(spreads) >= 0):
-        raise ValueError(
+        raise UsageError(
             "noise and spreads are finite standard deviations of at least 0, in logits"
         )
     discrimination, difficulty, shift = _criteria(gamma, beta, faults)
@@ -257,16 +260,16 @@ def _criteria(
     """Parameters on the constraints, and by how much the difficulties were moved down."""
     discrimination, difficulty = np.array(gamma, dtype=float), np.array(beta, dtype=float)
     if discrimination.ndim != 1 or discrimination.shape != difficulty.shape or not len(gamma):
-        raise ValueError("gamma and beta hold one number per criterion")
+        raise UsageError("gamma and beta hold one number per criterion")
     if not (np.isfinite(difficulty).all() and np.isfinite(discrimination).all()):
-        raise ValueError("gamma and beta are finite")
+        raise UsageError("gamma and beta are finite")
     if discrimination.min() <= 0:
-        raise ValueError("discriminations are above 0")
+        raise UsageError("discriminations are above 0")
     for fault in faults:
         if fault not in FAULTS:
-            raise ValueError(f"unknown fault {fault!r}; known: {', '.join(FAULTS)}")
+            raise UsageError(f"unknown fault {fault!r}; known: {', '.join(FAULTS)}")
         if FAULTY[fault] >= len(difficulty):
-            raise ValueError(f"fault {fault!r} needs {FAULTY[fault] + 1} criteria")
+            raise UsageError(f"fault {fault!r} needs {FAULTY[fault] + 1} criteria")
     if "extreme" in faults:
         difficulty[FAULTY["extreme"]] = EXTREME_DIFFICULTY
     shift = float(difficulty.mean())

@@ -255,6 +255,13 @@ def build_placements(
     in_valid = valid[group.window]
     missing = (answers < 0).any(axis=1)
     keep = in_valid & ~missing
+    if not keep.any():
+        raise InputError(
+            "every answer of stage_b has a null under some criterion",
+            source=source,
+            column=criteria[int((answers[in_valid] < 0).sum(axis=0).argmax())],
+            remedy="name the criteria that were answered (--criteria)",
+        )
     counts["placements"] = int(keep.sum())
     counts["null_placements"] = int((in_valid & missing).sum())
     counts["null_answers"] = {

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rcp_bayes.columns import Origin
 from rcp_bayes.errors import InputError
-from rcp_bayes.files import TABLE_SUFFIXES, Pathish
+from rcp_bayes.files import Pathish
 from rcp_bayes.tables import table_of
 
 
@@ -84,7 +84,9 @@ def write_table(table: pd.DataFrame | pa.Table, path: Pathish) -> None:
             )
     else:
         raise InputError(
-            "is of an unknown format", source=path, remedy=f"known are {', '.join(TABLE_SUFFIXES)}"
+            "is of an unknown format",
+            source=path,
+            remedy="write .parquet, .csv or .jsonl",
         )
 
 
