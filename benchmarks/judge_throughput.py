@@ -27,7 +27,8 @@ from rcp_bayes.io import read_pool
 from rcp_bayes.judge.client import Settings
 from rcp_bayes.judge.material import Material
 from rcp_bayes.judge.prompts import load_prompts, render
-from rcp_bayes.judge.run import Task, judge_pool
+from rcp_bayes.judge.run import judge_pool
+from rcp_bayes.judge.task import Task
 from rcp_bayes.rubric import DEFAULT_RUBRIC
 
 _SERVE = """

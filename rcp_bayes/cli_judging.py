@@ -49,7 +49,8 @@ def run_judge(a: argparse.Namespace) -> None:
     from rcp_bayes.judge.embedded import LexicalJudge
     from rcp_bayes.judge.material import parse_shard
     from rcp_bayes.judge.prompts import load_prompts
-    from rcp_bayes.judge.run import Task, judge_pool
+    from rcp_bayes.judge.run import judge_pool
+    from rcp_bayes.judge.task import Task
     from rcp_bayes.rating import rate_a, rate_b
     from rcp_bayes.rubric import load_rubric
 

@@ -22,7 +22,8 @@ from rcp_bayes.errors import JudgeError
 from rcp_bayes.io import PoolFolder, read_pool
 from rcp_bayes.judge.client import Settings
 from rcp_bayes.judge.embedded import Asked, LexicalJudge
-from rcp_bayes.judge.run import JudgeResult, Task, judge_pool
+from rcp_bayes.judge.run import JudgeResult, judge_pool
+from rcp_bayes.judge.task import Task
 from rcp_bayes.schedule import Schedule
 
 WORDS = "tide moon ocean gravity bread flour yeast oven lamp switch wire copper orbit stone".split()

@@ -12,7 +12,7 @@ from rcp_bayes.judge import reading
 from rcp_bayes.judge.decode import Decoded
 from rcp_bayes.judge.embedded import LexicalJudge
 from rcp_bayes.judge.export import reparse
-from rcp_bayes.judge.run import Task
+from rcp_bayes.judge.task import Task
 from rcp_bayes.observations import observe
 from rcp_bayes.rubric import Criterion, Rubric
 

@@ -30,7 +30,8 @@ from judging import (
 from rcp_bayes.errors import JudgeError
 from rcp_bayes.io import PoolFolder
 from rcp_bayes.judge.embedded import LexicalJudge
-from rcp_bayes.judge.run import Task, judge_pool
+from rcp_bayes.judge.run import judge_pool
+from rcp_bayes.judge.task import Task
 
 
 @pytest.fixture
@@ -167,7 +168,8 @@ from judging import SMALL, mean_rate, write_pool
 from pathlib import Path
 from rcp_bayes.io import read_pool
 from rcp_bayes.judge.client import Settings
-from rcp_bayes.judge.run import Task, judge_pool
+from rcp_bayes.judge.run import judge_pool
+from rcp_bayes.judge.task import Task
 judge_pool(read_pool({pool!r}), {out!r}, judge=Settings("lexical", {url!r}, seed=1),
            rate_a=mean_rate, rate_b=mean_rate, task=Task(schedule=SMALL), concurrency=8,
            progress=lambda text: print(text, flush=True))

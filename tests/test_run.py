@@ -28,7 +28,7 @@ from rcp_bayes.judge import reading
 from rcp_bayes.judge.embedded import Asked, LexicalJudge
 from rcp_bayes.judge.material import in_shard, parse_shard
 from rcp_bayes.judge.prompts import cut_text, load_prompts
-from rcp_bayes.judge.run import Task
+from rcp_bayes.judge.task import Task
 from rcp_bayes.observations import observe
 from rcp_bayes.schedule import Answer, PlannedWindow, plan_batch
 

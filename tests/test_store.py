@@ -14,13 +14,10 @@ import pytest
 
 from rcp_bayes.errors import InputError, JudgeError
 from rcp_bayes.judge.lock import LOCK_NAME
-from rcp_bayes.judge.store import (
-    RESERVE_NAME,
-    STORE_NAME,
-    VERSION,
+from rcp_bayes.judge.store import RESERVE_NAME, STORE_NAME, VERSION, Store
+from rcp_bayes.judge.stored import (
     Attempt,
     Configuration,
-    Store,
     decode_answer,
     encode_answer,
     window_key,

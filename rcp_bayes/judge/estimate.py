@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rcp_bayes.io import PoolFolder
 from rcp_bayes.judge.material import Material, in_shard
 from rcp_bayes.judge.prompts import joined, render
-from rcp_bayes.judge.run import Task
+from rcp_bayes.judge.task import Task
 from rcp_bayes.schedule import Stage
 
 CHARACTERS_PER_TOKEN = 4.0  # of English prose; other languages and code need more tokens

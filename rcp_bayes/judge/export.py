@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from rcp_bayes import __version__
 from rcp_bayes.judge.decode import DECODER_VERSION
 from rcp_bayes.judge.reading import read_answer
-from rcp_bayes.judge.store import Store, decode_answer, settles, storage_errors
+from rcp_bayes.judge.store import Store, storage_errors
+from rcp_bayes.judge.stored import decode_answer, settles
 from rcp_bayes.schedule import Answer, PlannedWindow, Stage
 from rcp_bayes.writers import atomic_file
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from rcp_bayes.errors import UsageError
 from rcp_bayes.io import PoolFolder, read_pool
-from rcp_bayes.judge.store import digest_of
+from rcp_bayes.judge.stored import digest_of
 from rcp_bayes.tables import DEFAULT_DATASET
 
 Document = tuple[str | None, str]  # title, text
