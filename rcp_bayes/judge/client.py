@@ -223,9 +223,10 @@ class Client:
             self._check_patience(kind, problem, wait, failing_since, now)
             tries += 1
             if wait is None:
-                wait = min(_BACKOFF * 2.0 ** min(tries - 1, 10), _LONGEST) * random.uniform(
-                    0.5, 1.0
-                )
+                longest = min(_BACKOFF * 2.0 ** min(tries - 1, 10), _LONGEST)
+                wait = longest * random.uniform(0.5, 1.0)
+            else:  # the server told everyone the same: do not come back all at once
+                wait *= random.uniform(1.0, 1.1)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
             if self._stopped.is_set():
