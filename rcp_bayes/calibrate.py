@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rcp_bayes.errors import InputError
+from rcp_bayes.errors import InputError, UsageError
 from rcp_bayes.fitfolder import Fit
 from rcp_bayes.gain import gain as rcp_gain
 from rcp_bayes.items import Items, load_items
@@ -77,6 +77,11 @@ def fit(
     from rcp_bayes.io import read_judgments, read_pool_order
     from rcp_bayes.observations import observe
 
+    if isinstance(criteria, str):
+        raise UsageError(f"criteria is a list of names: {criteria.split(',')!r}, not one text")
+    if not isinstance(judgments, Judgments | str | Path):
+        kind = type(judgments).__name__
+        raise UsageError(f"judgments is a folder or Judgments.from_frames(a, b), not a {kind}")
     tell = progress or (lambda text: None)
     clock = _Clock()
     tell("reading judgments")
@@ -121,7 +126,35 @@ def fit(
     clock.lap("labels")
     info = _info(judgments, observed, tournament, calibration, fitted_queries, clock, optimizer)
     info["items_frozen"] = frozen is not None
+    info["notes"] = _notes(observed, tournament)
     return Fit(labels=labels, queries=queries, items=found, info=info)
+
+
+def _notes(observed: Observations, tournament: BradleyTerryFit) -> list[str]:
+    """What of the judgments did not enter the fit, in words; `counts` has every number."""
+    notes = []
+    for stage, name in (("stage_a", "Stage A"), ("stage_b", "Stage B")):
+        count = observed.counts[stage]
+        if count["folded"]:
+            notes.append(f"{name}: {count['folded']} rows identical to an earlier row were folded")
+        if count["invalid_windows"]:
+            kinds: dict[str, int] = {}
+            for categories in count["invalid_by_phase"].values():
+                for category, number in categories.items():
+                    kinds[category] = kinds.get(category, 0) + number
+            text = ", ".join(f"{category} {number}" for category, number in sorted(kinds.items()))
+            notes.append(f"{name}: {count['invalid_windows']} invalid windows not fitted ({text})")
+        if count["rows_of_other_judges"]:
+            notes.append(f"{name}: {count['rows_of_other_judges']} rows of other judges not fitted")
+    if observed.counts["stage_b"]["null_placements"]:
+        number = observed.counts["stage_b"]["null_placements"]
+        notes.append(f"Stage B: {number} placements with a null answer were dropped whole")
+    alone = int(np.isnan(tournament.theta).sum())
+    if alone:
+        notes.append(
+            f"{alone} documents have no Stage A window: no bt, theta or gain; in a ranking, gain 0"
+        )
+    return notes
 
 
 _PAPER_PRIORS = {

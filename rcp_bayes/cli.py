@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"rcp-bayes: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        say("rcp-bayes: interrupted; what was done is kept")
+        say("rcp-bayes: interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +67,8 @@ def run_fit(a: argparse.Namespace) -> None:
         progress=progress(),
     )
     write_fit(result, a.out)
+    for note in result.info["notes"]:
+        say(f"note: {note}")
     for warning in result.info["warnings"]:
         say(f"warning: {warning}")
     show(fit_summary(result), f"written to {a.out}")
@@ -116,7 +118,10 @@ def score_from_arguments(a: argparse.Namespace) -> Any:
 def run_simulate(a: argparse.Namespace) -> None:
     from rcp_bayes.simulation import simulate
 
-    world = simulate(n_queries=a.queries, pool_size=a.pool, noise=a.noise, seed=a.seed)
+    try:
+        world = simulate(n_queries=a.queries, pool_size=a.pool, noise=a.noise, seed=a.seed)
+    except ValueError as error:  # a setting out of its range
+        raise UsageError(str(error)) from None
     world.write(a.out)
     show(
         f"{a.queries} queries x {a.pool} documents with known truth in {a.out}",
@@ -181,10 +186,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("simulate", run_simulate, "A judgments folder whose truth is known.")
     sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--queries", type=positive, default=50, metavar="N")
-    sub.add_argument("--pool", type=positive, default=150, metavar="N", help="documents per query")
-    sub.add_argument("--noise", type=float, default=0.5, metavar="X", help="judge noise, logits")
-    sub.add_argument("--seed", type=int, default=42, metavar="N")
+    sub.add_argument(
+        "--queries", type=positive, default=50, metavar="N", help="default: %(default)s"
+    )
+    sub.add_argument(
+        "--pool", type=positive, default=150, metavar="N", help="documents a query (%(default)s)"
+    )
+    sub.add_argument(
+        "--noise", type=float, default=0.5, metavar="X", help="judge noise, logits (%(default)s)"
+    )
+    sub.add_argument("--seed", type=int, default=42, metavar="N", help="default: %(default)s")
     return parser
 
 
@@ -208,15 +219,24 @@ def add_fit(sub: argparse.ArgumentParser) -> None:
 
 def add_scoring(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("fit", nargs="?", metavar="FIT", help="folder made by `fit`")
-    sub.add_argument("--runs", nargs="+", required=True, metavar="FILE")
+    sub.add_argument(
+        "--runs", nargs="+", required=True, metavar="FILE", help="TREC, Parquet, CSV or JSONL"
+    )
     sub.add_argument("--qrels", metavar="FILE", help="human grades, for qrel-nDCG")
     sub.add_argument("--k", type=positive, default=10, help="cutoff (default: %(default)s)")
     sub.add_argument("--protocol", choices=PROTOCOLS, default="plain", help="default: %(default)s")
     sub.add_argument("--pool", metavar="POOL", help="pool folder: order and exclusions")
     sub.add_argument("--excluded", metavar="FILE", help="documents that leave ranking and ideal")
     sub.add_argument("--drop-identical-ids", action="store_true", help="drop doc id == query id")
-    sub.add_argument("--unjudged", choices=["zero", "condense"], default="zero")
+    sub.add_argument(
+        "--unjudged",
+        choices=["zero", "condense"],
+        default="zero",
+        help="documents without a label count 0, or leave the list (default: %(default)s)",
+    )
     sub.add_argument("--qrel-gain", choices=["linear", "exponential"], default="linear")
-    sub.add_argument("--gain-shape", default="rcp", help="gain of Eq. 4, or an alternative of E.5")
+    sub.add_argument(
+        "--gain-shape", default="rcp", help="gain of Eq. 4, or an alternative of E.5: see README"
+    )
     sub.add_argument("--out", metavar="FILE.parquet", help="per-query scores")
     sub.add_argument("--json", action="store_true", help="one JSON document on stdout")

@@ -182,7 +182,7 @@ def _of_judge(
             f"{stage} holds several judges ({', '.join(names)}) and {chosen}",
             source=source,
             column="judge",
-            remedy="choose one with --judge NAME, or fit them together with --judges facets",
+            remedy="choose one with --judge NAME",
         )
     mine = codes == names.index(judge)
     counts["rows_of_other_judges"] = int(len(mine) - mine.sum())

@@ -86,11 +86,11 @@ def criterion_curves(
         Share of answers that pass each criterion, for the legend.
     """
     theta = theta[np.isfinite(theta)]
-    low = min(np.min(items.beta) - 3, np.quantile(theta, 0.005))
-    high = max(np.max(items.beta) + 3, np.quantile(theta, 0.999))
+    low = min(np.min(items.beta) - 3, np.min(theta))
+    high = max(np.max(items.beta) + 3, np.max(theta))
     grid = np.linspace(low, high, 400)
     pool = ax.twinx()
-    pool.hist(np.clip(theta, low, high), bins=60, range=(low, high), color="0.72", zorder=1)
+    pool.hist(theta, bins=60, range=(low, high), color="0.72", zorder=1)
     pool.set_ylabel("pool documents", color="0.45")
     pool.tick_params(axis="y", colors="0.45")
     pool.spines["right"].set_visible(True)
@@ -100,7 +100,8 @@ def criterion_curves(
     probability = pass_probability(grid, items.gamma, items.beta)
     lines = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))
     for c, criterion in enumerate(items.criteria):
-        label = rf"{criterion.id}  $\gamma$={items.gamma[c]:.2f}  $\beta$={items.beta[c]:+.2f}"
+        beta = f"{items.beta[c]:+.2f}".replace("-", "\N{MINUS SIGN}")
+        label = rf"{criterion.id}  $\gamma$={items.gamma[c]:.2f}  $\beta$={beta}"
         if pass_rates is not None:
             label += f"  pass {100 * pass_rates[c]:.1f}%"
         color = COLORS[c % len(COLORS)]
@@ -108,11 +109,22 @@ def criterion_curves(
     ax.plot(grid, rcp_gain(grid, items.gamma, items.beta), lw=2.2, color="0.1", label="gain $g$")
     if len(items.criteria) >= 4:  # the paper shades at the first and the fourth difficulty
         pool.axvspan(low, items.beta[0], color="0.94", lw=0, zorder=0)
-        pool.axvspan(items.beta[3], high, color="0.94", lw=0, zorder=0)
+        shade = pool.axvspan(items.beta[3], high, color="0.94", lw=0, zorder=0)
+        first, fourth = items.criteria[0].id, items.criteria[3].id
+        shade.set_label(f"below {first}, above {fourth}")
     ax.set(xlim=(low, high), ylim=(0, 1.02))
     ax.set_xlabel(r"calibrated ability $\tilde\theta$ (logits)")
     ax.set_ylabel("pass probability, gain")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, handlelength=2.2)
+    handles, labels = ax.get_legend_handles_labels()
+    more = pool.get_legend_handles_labels()
+    ax.legend(
+        [*handles, *more[0]],
+        [*labels, *more[1]],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22),
+        ncols=2,
+        handlelength=2.2,
+    )
     return ax
 
 
@@ -156,9 +168,12 @@ def query_strips(
         values = values[np.isfinite(values)]
         height = row + jitter.uniform(-0.3, 0.3, len(values))
         ax.scatter(values, height, s=3, lw=0, alpha=0.5, color=COLORS[0], rasterized=True)
-        ax.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], color=COLORS[1], lw=1.5)
+        label_once = "median" if row == 0 else None
+        middle = [np.median(values)] * 2
+        ax.plot(middle, [row - 0.4, row + 0.4], color=COLORS[1], lw=1.5, label=label_once)
     ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel=label, ylim=(-0.6, len(names) - 0.4))
+    ax.set(xlabel=label, ylabel="query", ylim=(-0.6, len(names) - 0.4))
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     ax.grid(axis="x", color="0.9", lw=0.6)
     ax.set_axisbelow(True)
     return ax

@@ -81,12 +81,22 @@ class World:
         Raises
         ------
         InputError
-            The place cannot be written.
+            The place cannot be written, or holds other judgments or a fit.
         """
+        from rcp_bayes.errors import InputError
         from rcp_bayes.fitfolder import prepare_folder
         from rcp_bayes.io import atomic_file, write_qrels, write_table
 
         folder = prepare_folder(path)
+        if not (folder / "truth.json").exists():
+            held = {"stage_a.parquet", "stage_b.parquet", "fit.json", "judge.sqlite"}
+            there = sorted(held & {entry.name for entry in folder.iterdir()})
+            if there:
+                raise InputError(
+                    f"holds {', '.join(there)}, which is not a simulated world's",
+                    source=path,
+                    remedy="name another folder, so that nothing is overwritten",
+                )
         for name in ("stage_a", "stage_b", "runs", "truth"):
             write_table(getattr(self, name), folder / f"{name}.parquet")
         if self.qrels["dataset"].nunique() > 1:
