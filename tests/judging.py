@@ -225,7 +225,8 @@ def judge(
 
 
 def ask_server(server: Any, **more: Any) -> Settings:
-    return Settings("lexical", server.url, **{"seed": 1, "api_key": "sk-key", **more})
+    given = {"model": "lexical", "seed": 1, "api_key": "sk-key", **more}
+    return Settings(base_url=server.url, **given)
 
 
 def table(out: Path, name: str) -> pd.DataFrame:
