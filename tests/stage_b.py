@@ -86,8 +86,12 @@ def _penalised(tau, alpha, gamma, beta, world):
     ]
 
 
-def by_scipy(world, *, items=None):
-    """Optimum of Eq. 7 over tau >= 1e-3 by L-BFGS-B: (objective, tau, alpha, u, v)."""
+def by_scipy(world, *, items=None, ftol=0.0, starts=2):
+    """Optimum of Eq. 7 over tau >= 1e-3 by L-BFGS-B: (objective, tau, alpha, u, v).
+
+    By default as far as it goes, with a second start from the first end in case its line search
+    gave up.
+    """
     n_queries, n_criteria = world.n_queries, world.passes.shape[1]
     cuts = [n_queries, 2 * n_queries, 2 * n_queries + n_criteria]
 
@@ -101,7 +105,7 @@ def by_scipy(world, *, items=None):
     at = np.zeros(2 * n_queries + (0 if items is not None else 2 * n_criteria))
     at[:n_queries] = 1.0
     bounds = [(LOWER, None)] * n_queries + [(None, None)] * (len(at) - n_queries)
-    options = {"maxiter": 20_000, "maxfun": 100_000, "ftol": 0.0, "gtol": 1e-12, "maxcor": 30}
-    for _ in range(2):  # a second start from the first end, in case its line search gave up
+    options = {"maxiter": 20_000, "maxfun": 100_000, "ftol": ftol, "gtol": 1e-12, "maxcor": 30}
+    for _ in range(starts):
         at = minimize(loss, at, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     return loss(at)[0], *np.split(at, cuts)

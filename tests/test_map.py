@@ -1,6 +1,10 @@
 """The calibration by MAP: scipy on Eq. 7 as printed, hard inputs, known truth, real data."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -77,6 +81,27 @@ class TestOptimum:
         one, two = (fit_two_pl(*world.arguments, optimizer=optimizer) for _ in range(2))
         for field in dataclasses.fields(one):
             np.testing.assert_array_equal(getattr(one, field.name), getattr(two, field.name))
+
+    def test_two_processes_give_the_same_bits(self):
+        # Python hashes names differently in every process, and NumPyro keeps sites in sets.
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1])\n"
+            "from stage_b import small\n"
+            "from rcp_bayes.inference.map import fit_two_pl\n"
+            "fit = fit_two_pl(*small(1).arguments)\n"
+            "print(fit.objective.hex(), fit.tau.tobytes().hex(), fit.max_gradient.hex())\n"
+        )
+        said = [
+            subprocess.run(
+                [sys.executable, "-c", script, str(Path(__file__).parent)],
+                env=os.environ | {"PYTHONHASHSEED": seed},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for seed in ("1", "2")
+        ]
+        assert said[0] == said[1] and said[0].startswith("0x1.")
 
     def test_documents_in_any_order(self):
         world = small(2)

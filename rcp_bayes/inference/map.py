@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_value
 from numpyro.infer.svi import SVIState
@@ -211,7 +211,9 @@ def _run(
     if items is None:
         start |= {"u": jnp.zeros(n_criteria), "v": jnp.zeros(n_criteria)}
     guide = AutoDelta(two_pl, init_loc_fn=init_to_value(values=start))
-    svi = SVI(two_pl, guide, driver, Trace_ELBO())
+    # Sums the sites in the model's order. Trace_ELBO sums them in that of a set of names, which
+    # differs between processes: neither the last bits nor the compiled program would be the same.
+    svi = SVI(two_pl, guide, driver, TraceMeanField_ELBO())
     arguments = (documents, n_queries, n_criteria)
     options = {"prior": prior, "items": items, "passes": passes}
     # The guide knows shapes and start values alone: one document shows it those, and the model of
