@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -132,6 +133,8 @@ def score(
     UsageError
         Options that do not fit each other.
     """
+    if isinstance(fit, str | Path) or isinstance(runs, str | Path) or isinstance(qrels, str | Path):
+        raise UsageError("score takes what read_fit, read_runs and read_qrels give, not paths")
     rule = _check_options(fit, qrels, k, protocol, pool_order, unjudged, qrel_gain, gain_shape)
     chosen = _metrics(metrics, fit, qrels)
     notes = Notes()
