@@ -84,7 +84,7 @@ def read_content(path: Pathish) -> Content:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot be read ({reason})", source=path) from None
     digest = hashlib.sha256(data).hexdigest()
-    name = where.name
+    name = os.fsencode(where.name).decode("utf-8", "replace")  # a system may be called by it
     if name.lower().endswith(".gz"):
         name = name[:-3]
         try:

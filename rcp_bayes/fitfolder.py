@@ -26,6 +26,7 @@ from rcp_bayes.tables import Schema, table_of, unite
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rcp_bayes.draws import GainDraws
     from rcp_bayes.items import Items
 
 LABELS, QUERIES, ITEMS, INFO, POSTERIOR = (
@@ -56,12 +57,15 @@ class Fit:
     items : Items
     info : dict
         What ``fit.json`` holds.
+    draws : GainDraws, optional
+        Draws of the gains, their columns as the rows of `labels`; after a posterior fit.
     """
 
     labels: pd.DataFrame
     queries: pd.DataFrame
     items: Items
     info: dict[str, Any]
+    draws: GainDraws | None = None
 
 
 def prepare_folder(path: str | os.PathLike[str]) -> Path:
@@ -224,7 +228,8 @@ def _strict_json(document: dict[str, Any], name: str) -> str:
     if where:
         raise InputError("a value is not finite", source=name, column=where, remedy=_NOT_SAVED)
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2, default=_plain)
-    return text + "\n"
+    # A path that is not UTF-8 holds surrogates: JSON writes those, and those alone, as \\udcXX.
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -38,11 +38,11 @@ def use_compilation_cache() -> Path | None:
         return None
     if jax.config.jax_compilation_cache_dir:
         return Path(jax.config.jax_compilation_cache_dir)
-    folder = Path(platformdirs.user_cache_dir("rcp-bayes", appauthor=False)) / "jax"
     try:
+        folder = Path(platformdirs.user_cache_dir("rcp-bayes", appauthor=False)) / "jax"
         # Compiled programs are executed as they are: nobody else may write here.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
         return None
     if not os.access(folder, os.W_OK | os.X_OK):
         return None
