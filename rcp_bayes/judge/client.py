@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FORMS = ("json_schema", "json_object", "text")
 FIRST_PATIENCE = 20.0  # seconds; a server that never answered is more likely a wrong URL
 FORM_TRIES = 3  # answers of 500 to a form never yet accepted, before the next form is tried
+_POOLS = 8  # httpx looks through a pool's connections at every call: smaller ones cost less
 _BACKOFF, _LONGEST = 0.5, 30.0  # seconds: first wait, and the cap of the doubling
 _RETRIED = {408, 409, 425, 429}
 
@@ -120,8 +122,9 @@ class Client:
         self._first = asyncio.Lock()
         self._stopped = asyncio.Event()
         self._answered: float | None = None  # when the server last answered anyone, monotonic
-        self._client = _connect(settings)
-        self.endpoint = _public_url(str(self._client.base_url))
+        self._clients = [_connect(settings) for _ in range(_POOLS)]
+        self._turn = itertools.cycle(self._clients)
+        self.endpoint = _public_url(str(self._clients[0].base_url))
 
     def describe(self) -> dict[str, Any]:
         return self.settings.sampling()
@@ -139,7 +142,8 @@ class Client:
         self._stopped.set()
 
     async def close(self) -> None:
-        await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     async def ask(
         self, messages: Sequence[Mapping[str, str]], schema: Mapping[str, Any], attempt: int
@@ -182,7 +186,7 @@ class Client:
             asked, started = time.time(), time.monotonic()
             try:
                 # As `chat.completions.create`, which copies every message field by field first.
-                completion = await self._client.post(
+                completion = await next(self._turn).post(
                     "/chat/completions",
                     cast_to=ChatCompletion,
                     body={"model": self.settings.model, "messages": messages, **body},
@@ -362,7 +366,7 @@ class Client:
     async def _models(self) -> str:
         """What the server says it serves, for a message; empty where it does not tell."""
         try:
-            names = [model.id async for model in self._client.models.list()][:8]
+            names = [model.id async for model in self._clients[0].models.list()][:8]
         except Exception:
             return ""
         return f"it serves {', '.join(map(repr, names))}" if names else ""
