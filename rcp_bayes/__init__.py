@@ -20,7 +20,9 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _HOMES = {
+    "Comparison": "rcp_bayes.comparison",
     "Fit": "rcp_bayes.fitfolder",
+    "GainDraws": "rcp_bayes.draws",
     "InputError": "rcp_bayes.errors",
     "Items": "rcp_bayes.items",
     "JudgeError": "rcp_bayes.errors",
@@ -29,6 +31,7 @@ _HOMES = {
     "Scores": "rcp_bayes.evaluate",
     "UsageError": "rcp_bayes.errors",
     "World": "rcp_bayes.simulation",
+    "compare": "rcp_bayes.comparison",
     "fit": "rcp_bayes.calibrate",
     "load_items": "rcp_bayes.items",
     "read_fit": "rcp_bayes.fitfolder",
@@ -44,6 +47,9 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from rcp_bayes.calibrate import fit as fit
+    from rcp_bayes.comparison import Comparison as Comparison
+    from rcp_bayes.comparison import compare as compare
+    from rcp_bayes.draws import GainDraws as GainDraws
     from rcp_bayes.errors import InputError as InputError
     from rcp_bayes.errors import JudgeError as JudgeError
     from rcp_bayes.errors import RcpError as RcpError

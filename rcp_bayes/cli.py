@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rcp_bayes import __version__, cli_judging
+from rcp_bayes import __version__, cli_compare, cli_judging
 from rcp_bayes.errors import RcpError, UsageError
 from rcp_bayes.terminal import progress, say, show, show_json
 
@@ -112,6 +112,7 @@ def score_from_arguments(a: argparse.Namespace) -> Any:
         unjudged=a.unjudged,
         qrel_gain=a.qrel_gain,
         gain_shape=a.gain_shape,
+        interval=a.interval,
     )
 
 
@@ -172,6 +173,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_fit(command("fit", run_fit, "Judgments to calibrated labels."))
     add_scoring(command("score", run_score, "A leaderboard from labels and runs."))
+
+    sub = command("compare", cli_compare.run_compare, "Which differences between systems hold.")
+    add_scoring(sub)
+    cli_compare.add_compare(sub)
 
     judging = cli_judging
     judging.add_pool(command("pool", judging.run_pool, "Candidate pools by rank fusion of runs."))
@@ -238,5 +243,6 @@ def add_scoring(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--gain-shape", default="rcp", help="gain of Eq. 4, or an alternative of E.5: see README"
     )
+    sub.add_argument("--interval", type=float, default=0.95, metavar="X", help="level (0.95)")
     sub.add_argument("--out", metavar="FILE.parquet", help="per-query scores")
     sub.add_argument("--json", action="store_true", help="one JSON document on stdout")

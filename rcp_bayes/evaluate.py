@@ -27,6 +27,7 @@ from rcp_bayes.align import (
     join_datasets,
     sort_descending,
 )
+from rcp_bayes.draws import check_interval, ndcg_draws
 from rcp_bayes.errors import InputError, UsageError
 from rcp_bayes.gain import GAIN_SHAPES, GainShape
 from rcp_bayes.gain_space import (
@@ -85,8 +86,12 @@ def score(
     qrel_gain: Literal["linear", "exponential"] = "linear",
     gain_shape: GainShape = "rcp",
     metrics: Sequence[Metric] | None = None,
+    interval: float = 0.95,
 ) -> Scores:
     """Score runs by the labels of a fit, by qrels, or both.
+
+    Where the fit has draws of the gains, ``rcp_ndcg`` is their posterior mean, with intervals: the
+    ranking is the run's, the ideal ranking is taken anew in each draw.
 
     Parameters
     ----------
@@ -118,6 +123,8 @@ def score(
         Gain of the label metrics but Count: Eq. 4, or an alternative of Section E.5 (`GainShape`).
     metrics : sequence of str, optional
         Default: all that the inputs allow.
+    interval : float
+        Level of the equal-tailed intervals, where the fit has draws.
 
     Returns
     -------
@@ -137,6 +144,7 @@ def score(
         raise UsageError("score takes what read_fit, read_runs and read_qrels give, not paths")
     rule = _check_options(fit, qrels, k, protocol, pool_order, unjudged, qrel_gain, gain_shape)
     chosen = _metrics(metrics, fit, qrels)
+    check_interval(interval)
     notes = Notes()
     tables = {"runs": checked(runs, RUNS, "runs")}
     if fit is not None:
@@ -184,6 +192,10 @@ def score(
     )
     ranked = RankedLists(ranked.offset, rows[ranked.row], ranked.first)
     head = top_k(ranked, k)
+    draws, of_draws = None if fit is None else fit.draws, None
+    if draws is not None and gain_shape != "rcp":
+        notes.add(f"the draws are of the gain of Eq. 4: no intervals for gain shape {gain_shape}")
+        draws = None
     results: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for metric in chosen:
         space = spaces["qrels" if metric == "qrel_ndcg" else "labels"]
@@ -194,7 +206,13 @@ def score(
             left = ranked.keep(judged[space.locate(key)])
             top = space.on_items(top_k(left, k), key)
         # A query without a positive gain has an ideal of 0, and NaN for its nDCG.
-        values = ndcg_of_lists(np.nan_to_num(gains[metric]), top, lists.query, space.offset, k)
+        if metric == "rcp_ndcg" and draws is not None:
+            draws.require(tables["labels"].num_rows)
+            known = judged[:-1]
+            of_draws = ndcg_draws(draws, space.row, known, top, lists.query, space.offset, k)
+            values = of_draws.mean(axis=0)
+        else:
+            values = ndcg_of_lists(np.nan_to_num(gains[metric]), top, lists.query, space.offset, k)
         results[metric] = values.reshape(lists.ranked.shape), share.reshape(lists.ranked.shape)
     return tabulate(
         queries,
@@ -211,6 +229,8 @@ def score(
             "gain_shape": gain_shape,
             "drop_identical_ids": drop_identical_ids,
         },
+        draws=None if of_draws is None else of_draws.reshape(-1, *lists.ranked.shape),
+        interval=interval,
     )
 
 
@@ -340,6 +360,8 @@ def _metrics(
             raise UsageError(f"{metric} needs {'qrels' if metric == 'qrel_ndcg' else 'a fit'}")
     if not possible:
         raise UsageError("scoring needs a fit, or qrels, or both")
+    if wanted is not None and not wanted:
+        raise UsageError(f"no metric is named; known: {', '.join(METRICS)}")
     return possible if wanted is None else [m for m in METRICS if m in wanted]
 
 
@@ -361,8 +383,8 @@ def _check_options(
     ):
         if value not in known:
             raise UsageError(f"unknown {name} {value!r}; known: {', '.join(known)}")
-    if k < 1:
-        raise UsageError(f"k is {k}, but a cutoff is at least 1")
+    if not isinstance(k, int | np.integer) or k < 1:
+        raise UsageError(f"k is {k!r}, but a cutoff is a whole number of at least 1")
     rule = PROTOCOLS[protocol]  # type: ignore[index]  # checked above
     if rule.judged_pool and fit is None and pool_order is None:
         raise UsageError(

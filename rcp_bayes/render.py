@@ -41,10 +41,10 @@ def leaderboard_text(scores: Scores, *, notes: bool = False) -> str:
     lines = [_headline(scores)]
     if len(datasets) > 1:
         title = f"mean over {len(datasets)} datasets (unweighted)"
-        lines += ["", *_table(board[board["dataset"] == MEAN], title, scores.k)]
+        lines += ["", *_table(board[board["dataset"] == MEAN], title, scores)]
     for dataset in datasets:
         title = "" if datasets == [DEFAULT_DATASET] else dataset
-        lines += ["", *_table(board[board["dataset"] == dataset], title, scores.k)]
+        lines += ["", *_table(board[board["dataset"] == dataset], title, scores)]
     metrics = set(board["metric"])
     legend = []
     if {"rcp_ndcg", "qrel_ndcg"} <= metrics:
@@ -54,6 +54,12 @@ def leaderboard_text(scores: Scores, *, notes: bool = False) -> str:
     if "qrel_ndcg" in metrics:
         legend.append(f"graded@{scores.k}: that has a qrel")
     lines += ["", "; ".join(legend)]
+    if scores.draws is not None:
+        lines.append(
+            f"rcp_ndcg: mean of {scores.settings['n_draws']} draws;"
+            f" labels {level_text(scores.settings['interval'])}: what the labels leave open, for"
+            " these queries; labels+queries: the queries as a sample too (Bayesian bootstrap)"
+        )
     if notes and scores.notes:
         lines += ["", *(f"note: {note}" for note in scores.notes)]
     return "\n".join(lines)
@@ -82,7 +88,7 @@ def fit_summary(fit: Fit) -> str:
         f"{len(fit.queries)} queries, {len(labels)} documents ({with_gain} with a gain),"
         f" {placed} Stage B placements",
         "",
-        *_columns(rows, left=2),
+        *aligned(rows, left=2),
     ]
     if len(tau):
         low, middle, high = np.quantile(tau, [0.05, 0.5, 0.95])
@@ -116,6 +122,17 @@ def _headline(scores: Scores) -> str:
     return "; ".join(parts)
 
 
+def _bands(board: pd.DataFrame) -> dict[str, list[str]]:
+    """Both intervals of every system; none where the metric has no draws."""
+    if board["lo"].isna().all():
+        return {}
+    columns = (board[name] for name in ("lo", "hi", "total_lo", "total_hi"))
+    return {
+        system: [band_text(lo, hi), band_text(total_lo, total_hi)]
+        for system, lo, hi, total_lo, total_hi in zip(board["system"], *columns, strict=True)
+    }
+
+
 class _Entry(NamedTuple):
     """A system under one metric; rank 0 where its score is undefined."""
 
@@ -124,8 +141,9 @@ class _Entry(NamedTuple):
     judged: float
 
 
-def _table(board: pd.DataFrame, title: str, k: int) -> list[str]:
-    """One leaderboard, rows in the order of its first metric."""
+def _table(board: pd.DataFrame, title: str, scores: Scores) -> list[str]:
+    """One leaderboard, rows in the order of its first metric, whose intervals are shown."""
+    k = scores.k
     metrics = [metric for metric in METRICS if metric in set(board["metric"])]
     entries: dict[str, dict[str, _Entry]] = {}
     counts: dict[str, int] = {}
@@ -144,12 +162,17 @@ def _table(board: pd.DataFrame, title: str, k: int) -> list[str]:
     if "qrel_ndcg" in metrics:
         shares.append((f"graded@{k}", "qrel_ndcg"))
     moves = {"rcp_ndcg", "qrel_ndcg"} <= set(metrics)
-    header = ["#", "system", first, *([""] if moves else [])]
+    bands = _bands(board[board["metric"] == first]) if scores.draws is not None else {}
+    header = ["#", "system", first]
+    if bands:
+        level = level_text(scores.settings["interval"])
+        header += [f"labels {level}", f"labels+queries {level}"]
+    header += [""] if moves else []
     for metric in others:
         header += [metric, "#"]
     rows = [header + [name for name, _ in shares]]
     for system, entry in entries[first].items():
-        row = [_rank(entry), system, _number(entry.score, 4)]
+        row = [_rank(entry), system, _number(entry.score, 4), *bands.get(system, [])]
         if moves:
             row.append(_move(entries["qrel_ndcg"][system], entry))
         for metric in others:
@@ -161,7 +184,16 @@ def _table(board: pd.DataFrame, title: str, k: int) -> list[str]:
     else:
         queries = "queries: " + ", ".join(f"{metric} {n}" for metric, n in counts.items())
     caption = f"{len(entries[first])} systems, {queries}"
-    return [f"{title}: {caption}" if title else caption, *_columns(rows, left=2, right_first=True)]
+    return [f"{title}: {caption}" if title else caption, *aligned(rows, left=2, right_first=True)]
+
+
+def level_text(interval: float) -> str:
+    return f"{100 * interval:g}%"
+
+
+def band_text(lo: float, hi: float, sign: str = "") -> str:
+    """An interval to four digits; `sign` "+" writes one before every bound."""
+    return "-" if np.isnan(lo) or np.isnan(hi) else f"[{lo:{sign}.4f}, {hi:{sign}.4f}]"
 
 
 def _rank(entry: _Entry) -> str:
@@ -177,7 +209,7 @@ def _number(value: float, digits: int) -> str:
     return "-" if np.isnan(value) else f"{value:.{digits}f}"
 
 
-def _columns(rows: Sequence[Sequence[str]], *, left: int, right_first: bool = False) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, left: int, right_first: bool = False) -> list[str]:
     """Aligned lines: the first `left` columns to the left, the rest to the right."""
     widths = [max(cell_len(row[c]) for row in rows) for c in range(len(rows[0]))]
 

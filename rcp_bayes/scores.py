@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcp_bayes.align import Query
+from rcp_bayes.draws import RESAMPLES, SEED, ScoreDraws, add_intervals
 from rcp_bayes.errors import InputError
-from rcp_bayes.tables import DEFAULT_DATASET
+from rcp_bayes.tables import DEFAULT_DATASET, MEAN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MEAN = "mean"  # the leaderboard's name for the mean over datasets
 GOOD_JUDGED = 0.95  # below it unjudged documents may decide a comparison (a warning, not a rule)
+_NUMBERS = ("score", "judged_at_k", "sd", "lo", "hi", "total_lo", "total_hi")
 _NAMED = 5  # ids that a note names before it only counts
 
 
@@ -29,20 +30,28 @@ class Scores:
     ----------
     per_query : DataFrame
         ``dataset, query_id, system, metric, k, score``; the score is NaN where it is undefined.
+        After a posterior fit also ``sd, lo, hi`` (NaN but for ``rcp_ndcg``), and the score of
+        ``rcp_ndcg`` is the posterior mean of the nDCG.
     leaderboard : DataFrame
         ``dataset, system, metric, score, rank, n_queries, judged_at_k``. A score is the mean over
         the ``n_queries`` for which it is defined. Dataset ``mean`` is the unweighted mean over the
         datasets, of systems that are scored on all of them. Equal scores share the better rank.
+        After a posterior fit also ``sd, lo, hi`` (label uncertainty, for these queries) and
+        ``total_lo, total_hi`` (labels, and the queries as a sample).
     notes : tuple of str
         What was left out, undefined or unjudged, and which pool order broke ties.
     settings : dict
-        ``protocol, k, unjudged, qrel_gain, gain_shape, drop_identical_ids``.
+        ``protocol, k, unjudged, qrel_gain, gain_shape, drop_identical_ids``; after a posterior fit
+        also ``interval, n_draws, resamples, seed`` and what the estimate is.
+    draws : ScoreDraws or None
+        The draws of ``rcp_ndcg``.
     """
 
     per_query: pd.DataFrame
     leaderboard: pd.DataFrame
     notes: tuple[str, ...]
     settings: dict[str, Any]
+    draws: ScoreDraws | None = None
 
     @property
     def protocol(self) -> str:
@@ -57,7 +66,7 @@ class Scores:
         rows = self.leaderboard.to_dict("records")
         for row in rows:
             row["rank"] = None if math.isnan(row["score"]) else int(row["rank"])
-            row["score"], row["judged_at_k"] = _null(row["score"]), _null(row["judged_at_k"])
+            row |= {name: _null(row[name]) for name in _NUMBERS if name in row}
         return {**self.settings, "leaderboard": rows, "notes": list(self.notes)}
 
 
@@ -89,6 +98,8 @@ def tabulate(
     without_gain: np.ndarray,
     notes: Notes,
     settings: dict[str, Any],
+    draws: np.ndarray | None = None,
+    interval: float = 0.95,
 ) -> Scores:
     """Frames and notes from score matrices.
 
@@ -102,6 +113,10 @@ def tabulate(
         Rows that each run has for each query.
     without_gain : bool array (Q,)
         Queries in which no document has a gain: the label metrics do not score them.
+    draws : array (draws, S, Q), optional
+        Draws of ``rcp_ndcg``; taken over, not copied.
+    interval : float
+        Level of their intervals.
     """
     datasets = list(dict.fromkeys(dataset for dataset, _ in queries))
     if MEAN in datasets:
@@ -117,12 +132,21 @@ def tabulate(
     _note_unranked(notes, queries, systems, ranked_rows, grid & any_scored)
     board = _leaderboard(datasets, home, systems, results, active)
     _note_judged(notes, board, settings)
-    return Scores(
-        _per_query(queries, systems, results, grid, settings["k"]),
-        board,
-        tuple(notes.lines),
-        settings,
-    )
+    per_query = _per_query(queries, systems, results, grid, settings["k"])
+    found = None
+    if draws is not None:
+        draws[:, ~grid] = np.nan
+        found = ScoreDraws("rcp_ndcg", tuple(systems), tuple(queries), draws)
+        add_intervals(per_query, board, found, interval)
+        settings = settings | {
+            "interval": interval,
+            "n_draws": len(draws),
+            "resamples": RESAMPLES,
+            "seed": SEED,
+            "rcp_ndcg_estimate": "posterior mean",
+        }
+        _note_single_queries(notes, found)
+    return Scores(per_query, board, tuple(notes.lines), settings, found)
 
 
 def _per_query(
@@ -297,6 +321,14 @@ def _note_unranked(
                 f"{system} ranks {n - len(at)} of {n} labelled queries, the others score 0:"
                 f" {_queries(queries, at)}"
             )
+
+
+def _note_single_queries(notes: Notes, draws: ScoreDraws) -> None:
+    single = [name for name, at in draws.homes().items() if len(at) == 1]
+    if single:
+        notes.add(
+            f"one query in {_names(single)}: total_lo and total_hi cannot know how queries vary"
+        )
 
 
 def _note_judged(notes: Notes, board: pd.DataFrame, settings: Mapping[str, Any]) -> None:

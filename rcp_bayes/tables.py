@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_DATASET = "default"
+MEAN = "mean"  # in results, the unweighted mean over datasets
 
 
 @dataclass(frozen=True)

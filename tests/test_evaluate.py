@@ -45,7 +45,8 @@ def fit_of(rows, *, queries=None, items=ITEMS, dataset="default"):
     labels["pool_position"] = labels.groupby(["dataset", "query_id"]).cumcount()
     known = labels[["dataset", "query_id"]].drop_duplicates()
     queries = known if queries is None else queries
-    return SimpleNamespace(labels=labels, queries=queries.reset_index(drop=True), items=items)
+    queries = queries.reset_index(drop=True)
+    return SimpleNamespace(labels=labels, queries=queries, items=items, draws=None)
 
 
 def value(scores, metric="qrel_ndcg", system=None, query=None):
@@ -470,7 +471,7 @@ def two_datasets():
     second = fit_of([("p1", "a", 1.0, 1, 0, 0.5), ("p1", "b", -1.0, 1, 0, 0.2)], dataset="two")
     labels = pd.concat([first.labels, second.labels], ignore_index=True)
     queries = pd.concat([first.queries, second.queries], ignore_index=True)
-    return SimpleNamespace(labels=labels, queries=queries, items=ITEMS)
+    return SimpleNamespace(labels=labels, queries=queries, items=ITEMS, draws=None)
 
 
 def test_mean_is_unweighted_over_datasets():
@@ -567,7 +568,10 @@ def test_row_order_of_a_table_changes_nothing():
     fit, _, runs, qrels, _ = random_world(6)
     whole = score(fit, runs, qrels)
     mixed = SimpleNamespace(
-        labels=fit.labels.sample(frac=1, random_state=1), queries=fit.queries, items=fit.items
+        labels=fit.labels.sample(frac=1, random_state=1),
+        queries=fit.queries,
+        items=fit.items,
+        draws=None,
     )
     again = score(mixed, runs, qrels.sample(frac=1, random_state=1))
     keys = ["metric", "system", "query_id"]
