@@ -200,8 +200,9 @@ def _choose_criteria(judgments: Judgments, named: Sequence[str] | None) -> tuple
             source=judgments.source,
             remedy=f"there are {', '.join(judgments.criteria)}",
         )
-    if len(set(named)) < len(named):
-        raise InputError("a criterion is named twice", remedy="name each once")
+    if len(set(named)) < len(named) or not named:
+        problem = "a criterion is named twice" if named else "no criterion is named"
+        raise InputError(problem, remedy="name each once")
     return tuple(named)
 
 

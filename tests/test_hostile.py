@@ -283,6 +283,19 @@ def test_grades_whose_gains_overflow_are_refused(kind, grade):
         score(None, runs, qrels, qrel_gain=kind)
 
 
+@pytest.mark.parametrize("option", [{"k": 2.5}, {"k": "10"}, {"k": 0}, {"metrics": []}])
+def test_scoring_options_that_mean_nothing(option):
+    runs = pd.DataFrame({"query_id": "q", "doc_id": ["a", "b"], "score": [2.0, 1.0]})
+    with pytest.raises(UsageError):
+        score(None, runs, runs.rename(columns={"score": "grade"}), **option)
+
+
+def test_no_criterion_at_all(small):
+    both = Judgments.from_frames(small.stage_a, small.stage_b)
+    with pytest.raises(InputError, match="no criterion is named"):
+        observe(both, criteria=[])
+
+
 def test_formats_that_are_not_written_are_not_offered(tmp_path):
     with pytest.raises(InputError, match=r"unknown format; write \.parquet, \.csv or \.jsonl$"):
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "a.tsv")
