@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from rcp_bayes.cli_scoring import score_from_arguments
 from rcp_bayes.terminal import say, show, show_json
 
 # Spelled out: the modules that define them load NumPy, and `--help` answers at once.
@@ -11,7 +12,6 @@ METRICS = ("rcp_ndcg", "qrel_ndcg", "count_ndcg", "raw_bt_ndcg")
 
 
 def run_compare(a: argparse.Namespace) -> None:
-    from rcp_bayes.cli import score_from_arguments
     from rcp_bayes.comparison import compare_scores
     from rcp_bayes.io import write_table
     from rcp_bayes.render_compare import comparison_text
