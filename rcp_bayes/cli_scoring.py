@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 from rcp_bayes.errors import UsageError
@@ -24,7 +24,7 @@ def score_from_arguments(a: argparse.Namespace) -> Scores:
         raise UsageError("score needs a FIT folder, or --qrels FILE to score without a fit")
     excluded = a.excluded
     if excluded is None and a.pool is not None:
-        excluded = next(iter(sorted(Path(a.pool).glob("excluded.*"))), None)
+        excluded = pool_exclusions(a.pool)
     return score(
         None if a.fit is None else read_fit(a.fit),
         read_runs(a.runs),
@@ -39,6 +39,14 @@ def score_from_arguments(a: argparse.Namespace) -> Scores:
         gain_shape=a.gain_shape,
         interval=a.interval,
     )
+
+
+def pool_exclusions(pool: str) -> str | None:
+    """Path of the pool's list of excluded documents, where it has one."""
+    if not os.path.isdir(pool):
+        return None  # reading the pool's order will say what is wrong
+    names = sorted(name for name in os.listdir(pool) if name.startswith("excluded."))
+    return os.path.join(pool, names[0]) if names else None
 
 
 def add_scoring(sub: argparse.ArgumentParser) -> None:
