@@ -154,6 +154,8 @@ def test_help_is_quick_and_complete():
 
 def test_interrupt_is_130(world, tmp_path):
     code = (
+        # Whoever started the tests may ignore the signal, and children inherit that.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import rcp_bayes.calibrate as c, sys, time\n"
         "def slow(*a, **k):\n    print('started', flush=True)\n    time.sleep(60)\n"
         "c.fit = slow\nfrom rcp_bayes.cli import main\n"
