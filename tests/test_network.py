@@ -162,9 +162,9 @@ def test_a_server_that_goes_away_and_comes_back(pool, tmp_path, monkeypatch):
 
 
 _INTERRUPTED = """
-    # Whoever started the tests may ignore the signal, and children inherit that.
-    import signal
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever started the tests may ignore the signal, and children inherit that.
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 sys.path.insert(0, {tests!r})
 from judging import SMALL, mean_rate, write_pool
