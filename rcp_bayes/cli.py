@@ -17,7 +17,7 @@ from typing import Any
 from rcp_bayes import __version__, cli_compare, cli_judging
 from rcp_bayes.cli_scoring import add_scoring, positive, score_from_arguments
 from rcp_bayes.errors import RcpError, UsageError
-from rcp_bayes.terminal import progress, say, show, show_json
+from rcp_bayes.terminal import present, progress, say, show
 
 EXIT_DONE, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 130  # errors of ours know their own code
 
@@ -83,12 +83,7 @@ def run_score(a: argparse.Namespace) -> None:
     scores = score_from_arguments(a)
     if a.out:
         write_table(scores.per_query, a.out)
-    for note in scores.notes:
-        say(f"note: {note}")
-    if a.json:
-        show_json(scores.to_json())
-    else:
-        show(leaderboard_text(scores))
+    present(scores, lambda: leaderboard_text(scores), as_json=a.json)
 
 
 def run_simulate(a: argparse.Namespace) -> None:

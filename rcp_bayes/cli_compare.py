@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rcp_bayes.cli_scoring import score_from_arguments
-from rcp_bayes.terminal import say, show, show_json
+from rcp_bayes.terminal import present
 
 # Spelled out: the modules that define them load NumPy, and `--help` answers at once.
 METRICS = ("rcp_ndcg", "qrel_ndcg", "count_ndcg", "raw_bt_ndcg")
@@ -25,12 +25,7 @@ def run_compare(a: argparse.Namespace) -> None:
         tie_zone=a.tie_zone,
         interval=a.interval,
     )
-    for note in found.notes:
-        say(f"note: {note}")
-    if a.json:
-        show_json(found.to_json())
-    else:
-        show(comparison_text(found))
+    present(found, lambda: comparison_text(found), as_json=a.json)
 
 
 def add_compare(sub: argparse.ArgumentParser) -> None:

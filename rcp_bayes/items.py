@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rcp_bayes.errors import InputError
-from rcp_bayes.rubric import Criterion, id_problem
+from rcp_bayes.rubric import Criterion, require_column_names
 
 _REMEDY = "an items.json has criteria, gamma and beta of one length (see models/README.md)"
 
@@ -75,11 +75,7 @@ class Items:
             raise ValueError("no criteria")
         if (self.gamma <= 0).any():
             raise ValueError("gamma holds a discrimination that is not above 0")
-        for criterion_id in self.ids:
-            if problem := id_problem(criterion_id):
-                raise ValueError(problem)
-        if len(set(self.ids)) < len(self.ids):
-            raise ValueError(f"a criterion id occurs twice in {', '.join(self.ids)}")
+        require_column_names(self.ids)
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -48,6 +48,15 @@ def id_problem(criterion_id: str) -> str | None:
     return None
 
 
+def require_column_names(ids: Sequence[str]) -> None:
+    """Raise ValueError where an id cannot name a column, or occurs twice."""
+    for criterion_id in ids:
+        if problem := id_problem(criterion_id):
+            raise ValueError(problem)
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"a criterion id occurs twice in {', '.join(ids)}")
+
+
 @dataclass(frozen=True)
 class Rubric:
     """Criteria in rubric order, easiest first.
@@ -63,12 +72,7 @@ class Rubric:
     def __post_init__(self) -> None:
         if not self.criteria:
             raise ValueError("a rubric needs at least one criterion")
-        for criterion in self.criteria:
-            problem = id_problem(criterion.id)
-            if problem:
-                raise ValueError(problem)
-        if len(set(self.ids)) < len(self.ids):
-            raise ValueError(f"a criterion id occurs twice in {', '.join(self.ids)}")
+        require_column_names(self.ids)
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -57,6 +57,16 @@ def show_json(document: dict[str, Any]) -> None:
     show(text if _fits(text) else json.dumps(document, allow_nan=False, indent=2))
 
 
+def present(found: Any, text: Callable[[], str], *, as_json: bool) -> None:
+    """Something with `notes` and `to_json()`: notes to stderr, the rest in the form asked for."""
+    for note in found.notes:
+        say(f"note: {note}")
+    if as_json:
+        show_json(found.to_json())
+    else:
+        show(text())
+
+
 def _fits(text: str) -> bool:
     """Whether stdout can encode a text."""
     try:
