@@ -187,6 +187,10 @@ def test_criteria(content):
         ('{"answers": {"D1": {"C1": 1, "C2": null}, "D2": {"C1": 0, "C2": 0}}}', "schema"),
         ('{"answers": {"D1": {"C1": 1, "C2": 0, "C3": 1}, "D2": {"C1": 0, "C2": 0}}}', "schema"),
         ('{"answers": {"D1": 1, "D2": 0}}', "schema"),
+        (
+            '{"D1": {"criteria": {"C1": 1, "C2": 0}, "C1": 0}, "D2": {"C1": 0, "C2": 0}}',
+            "schema",
+        ),
     ],
 )
 def test_unreadable_criteria(content, category):

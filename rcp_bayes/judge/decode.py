@@ -383,6 +383,8 @@ def _passes(value: Any, criteria: Sequence[str]) -> tuple[int, ...]:
     given = value[inner[0]] if inner else value
     if value.conflict or given.conflict:
         raise _UnreadableError("schema")
+    if inner and any(c in value and not _same(value[c], given.get(c)) for c in criteria):
+        raise _UnreadableError("schema")  # beside the table, a criterion is answered otherwise
     words = set(_REASON_KEYS) - set(criteria)
     named = {key: answer for key, answer in given.items() if key not in words}
     if set(named) - set(criteria):
