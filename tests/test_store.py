@@ -252,7 +252,7 @@ def test_a_read_only_folder(tmp_path):
 
 def test_a_place_that_is_a_file(tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(JudgeError, match="cannot be written"):
+    with pytest.raises(InputError, match="is a file"):
         Store.write(tmp_path / "out")
 
 

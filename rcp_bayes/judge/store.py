@@ -107,7 +107,7 @@ class Store:
         Raises
         ------
         InputError
-            Another process writes to the folder, or its store is none of ours.
+            Another process writes to the folder, its store is none of ours, or it is a file.
         JudgeError
             The folder cannot be written.
         """
@@ -115,6 +115,8 @@ class Store:
         path = where / STORE_NAME
         if not create and not path.is_file():
             raise _no_store(folder)
+        if where.exists() and not where.is_dir():
+            raise InputError("is a file, not a folder", source=folder, remedy="name another place")
         try:
             where.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(where)
