@@ -45,9 +45,10 @@ def run_pool(a: argparse.Namespace) -> None:
 
 def run_judge(a: argparse.Namespace) -> None:
     from rcp_bayes.inference.runtime import use_compilation_cache
+    from rcp_bayes.io import read_pool
     from rcp_bayes.judge.client import Settings
     from rcp_bayes.judge.embedded import LexicalJudge
-    from rcp_bayes.judge.material import parse_shard
+    from rcp_bayes.judge.material import parse_shard, pool_notes
     from rcp_bayes.judge.prompts import load_prompts
     from rcp_bayes.judge.run import judge_pool
     from rcp_bayes.judge.task import Task
@@ -64,11 +65,15 @@ def run_judge(a: argparse.Namespace) -> None:
         budget=a.max_document_chars,
         shard=parse_shard(a.shard),
     )
+    pool = read_pool(a.pool)
+    notes = pool_notes(pool)
     if a.estimate:
         from rcp_bayes.judge.estimate import estimate
 
         prices = (a.price_in, a.price_out)
-        show(*estimate(a.pool, task, prices=prices, answer_tokens=a.answer_tokens).lines())
+        show(*estimate(pool, task, prices=prices, answer_tokens=a.answer_tokens).lines())
+        for note in notes:
+            say(f"note: {note}")
         return
     use_compilation_cache()
     judge: Settings | LexicalJudge = LexicalJudge()
@@ -85,17 +90,21 @@ def run_judge(a: argparse.Namespace) -> None:
             timeout=a.timeout,
             patience=a.patience,
         )
-    done = judge_pool(
-        a.pool,
-        a.out,
-        judge=judge,
-        rate_a=rate_a,
-        rate_b=rate_b,
-        task=task,
-        concurrency=a.concurrency,
-        pool_digests=a.pool_digests,
-        progress=progress(),
-    )
+    try:
+        done = judge_pool(
+            pool,
+            a.out,
+            judge=judge,
+            rate_a=rate_a,
+            rate_b=rate_b,
+            task=task,
+            concurrency=a.concurrency,
+            pool_digests=a.pool_digests,
+            progress=progress(),
+        )
+    except KeyboardInterrupt:
+        say(f"what was answered is kept in {a.out}: run the same command again to go on")
+        raise
     counts = ", ".join(f"stage {stage}: {n} windows" for stage, n in done.windows.items())
     tokens = f"{done.prompt_tokens:,} + {done.completion_tokens:,} tokens"
     show(
@@ -105,6 +114,8 @@ def run_judge(a: argparse.Namespace) -> None:
         *exported_lines(done.exported),
         f"judgments in {a.out}",
     )
+    for note in notes:
+        say(f"note: {note}")
 
 
 def exported_lines(exported: Exported) -> list[str]:

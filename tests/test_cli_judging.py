@@ -91,11 +91,63 @@ def test_estimate_asks_nothing(pool, tmp_path, capsys):
         [],
         ["--judge", "lexical", "--shard", "3/2"],
         ["--judge", "lexical", "--concurrency", "0"],
+        ["--model", "m", "--temperature", "nan"],
+        ["--model", "m", "--temperature", "-1"],
+        ["--model", "m", "--top-p", "0"],
+        ["--model", "m", "--top-p", "nan"],
+        ["--model", "m", "--max-tokens", "0"],
+        ["--model", "m", "--timeout", "0"],
+        ["--model", "m", "--patience", "nan"],
+        ["--model", "m", "--extra-body", '{"model": "other"}'],
+        ["--model", "m", "--extra-body", '{"messages": []}'],
+        ["--model", "m", "--extra-body", '{"stream": true}'],
+        ["--model", "m", "--extra-body", '{"top_k": NaN}'],
     ],
 )
 def test_wrong_usage(pool, tmp_path, argv, capsys):
     assert main(["judge", str(pool), "--out", str(tmp_path / "x"), *argv]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_impossible_ports_are_wrong_usage(port, capsys):
+    assert main(["serve-judge", "--port", port]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert port in line
+
+
+def test_a_file_as_out_is_one_line(pool, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["judge", str(pool), "--judge", "lexical", "--out", str(tmp_path / "file")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is a file, not a folder" in line
+
+
+def test_what_a_pool_holds_unexpectedly_is_told(tmp_path, capsys):
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "q1", "text": "sky"}\n{"_id": "q2", "text": "sea"}\n{"_id": "q3", "text": " "}\n'
+    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "b", "text": ""}\n')
+    (tmp_path / "candidates.csv").write_text("query_id,doc_id\nq1,a\nq1,b\nq1,a\nq3,a\n")
+    argv = ["judge", str(tmp_path), "--judge", "lexical", "--out", str(tmp_path / "j")]
+    assert main([*argv, "--estimate"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "note: 1 candidate named twice for a query, judged once",
+        "note: 1 query without candidates, not judged: 'q2'",
+        "note: 1 query without text: 'q3'",
+    ]
+
+
+def test_an_interrupt_says_how_to_go_on(pool, tmp_path, monkeypatch, capsys):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rcp_bayes.judge.run.judge_pool", interrupted)
+    argv = ["judge", str(pool), "--judge", "lexical", "--out", str(tmp_path / "j")]
+    assert main(argv) == 130
+    kept, last = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "j") in kept and "same command" in kept
+    assert last == "rcp-bayes: interrupted"
 
 
 def test_dead_server_is_four(pool, tmp_path, capsys):

@@ -17,12 +17,13 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ _FORM = re.compile(
 )
 _FILTER = re.compile(r"content_filter|content management policy|responsible ?ai", re.IGNORECASE)
 _UNKNOWN = re.compile(r"unsupported|not supported|unrecogni|unknown|max_completion", re.IGNORECASE)
+_OURS = ("model", "messages", "stream")  # an answer would be stored under a false name, or unread
 _OPTIONS = {"top_p": "--top-p", "seed": "--seed", "temperature": "--temperature"}
 
 
@@ -72,6 +74,11 @@ class Settings:
         Seconds for one call.
     patience : float
         Seconds for which a silent server is waited for.
+
+    Raises
+    ------
+    UsageError
+        A value that no server could follow, or an `extra_body` that replaces the question.
     """
 
     model: str
@@ -84,6 +91,26 @@ class Settings:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 600.0
     patience: float = 300.0
+
+    def __post_init__(self) -> None:
+        limits: dict[str, tuple[str, Callable[[Any], bool]]] = {
+            "temperature": ("a number from 0", lambda x: 0 <= x < math.inf),
+            "top_p": ("above 0, at most 1", lambda x: 0 < x <= 1),
+            "max_tokens": ("at least 1", lambda x: x >= 1),
+            "timeout": ("above 0 seconds", lambda x: x > 0),
+            "patience": ("0 seconds or more", lambda x: x >= 0),
+        }
+        for name, (wanted, good) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not good(value):  # NaN fails every comparison
+                raise UsageError(f"--{name.replace('_', '-')} must be {wanted}, not {value}")
+        for name in _OURS:
+            if name in self.extra_body:
+                raise UsageError(f"--extra-body cannot hold {name!r}: the call itself sets it")
+        try:
+            json.dumps(dict(self.extra_body), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--extra-body is not JSON: {error}") from None
 
     def sampling(self) -> dict[str, Any]:
         """What identifies an answer's distribution: the part that is stored and digested."""

@@ -105,6 +105,36 @@ class Material:
         }
 
 
+def pool_notes(pool: PoolFolder) -> list[str]:
+    """What a reader of a pool may not expect: rows folded, queries left out, texts missing."""
+    notes = []
+    folded = pool.candidates.attrs.get("counts", {}).get("folded", 0)
+    if folded:
+        notes.append(f"{_some(folded, 'candidate')} named twice for a query, judged once")
+    keys = ["dataset", "query_id"]
+    if set(pool.queries["dataset"]) == {DEFAULT_DATASET}:
+        keys = ["query_id"]
+    asked = pd.MultiIndex.from_frame(pool.queries[keys]).isin(
+        pd.MultiIndex.from_frame(pool.candidates[keys])
+    )
+    if not asked.all():
+        left = pool.queries["query_id"][~asked]
+        notes.append(f"{_some(len(left), 'query')} without candidates, not judged: {_names(left)}")
+    empty = pool.queries["query_id"][asked & (pool.queries["text"].str.strip() == "")]
+    if len(empty):
+        notes.append(f"{_some(len(empty), 'query')} without text: {_names(empty)}")
+    return notes
+
+
+def _some(count: int, noun: str) -> str:
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{count} {noun if count == 1 else plural}"
+
+
+def _names(column: pd.Series) -> str:
+    return ", ".join(map(repr, column[:3])) + (", …" if len(column) > 3 else "")
+
+
 def in_shard(query: PoolQuery, shard: tuple[int, int] | None) -> bool:
     """Whether a query belongs to part i of n, by a hash of its name that no other query moves."""
     if shard is None:

@@ -184,8 +184,9 @@ def serve(
             server = await loop.create_server(
                 lambda: _Connection(endpoint), host, port, backlog=1024
             )
-        except OSError as error:
-            raise UsageError(f"port {port} of {host} cannot be used ({error.strerror})") from None
+        except (OSError, OverflowError) as error:  # OverflowError: beyond 65535
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"port {port} of {host} cannot be used ({reason})") from None
         if on_ready is not None:
             on_ready(server.sockets[0].getsockname()[1])
         await server.serve_forever()
