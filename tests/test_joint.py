@@ -246,7 +246,7 @@ def test_prior_predictive_draws_keep_the_rules():
 
 class TestLayout:
     def test_every_score_stands_once_beside_its_document(self):
-        observed, _ = world(pool=(12, 30, 20, 11))
+        observed, _ = world(pool=(12, 70, 40, 11))
         data = joint_data(observed)
         assert len(data.groups) == 3
         windows = observed.windows
@@ -275,7 +275,7 @@ class TestLayout:
     def test_wins_of_a_window_sum_to_its_pairs(self):
         observed, _ = world()
         data = joint_data(observed, scored=False)
-        total = sum(group.data.wins.sum() for group in data.groups)
+        total = sum(group.data.pairs.wins.sum() for group in data.groups)
         size = observed.windows.size
         # Each pair has the weight 2 / w, shared between its two orders.
         assert total == pytest.approx((size * (size - 1) / 2 * 2 / size).sum())

@@ -11,9 +11,10 @@ from joint_worlds import small_data, world
 from rcp_bayes.gain import gain
 from rcp_bayes.inference.blas import _openblas, single_threaded_blas
 from rcp_bayes.inference.joint_data import joint_data
-from rcp_bayes.inference.joint_map import definite_inverse, fit_joint
+from rcp_bayes.inference.joint_map import fit_joint
 from rcp_bayes.inference.joint_query import Mode, log_joint
 from rcp_bayes.inference.laplace import laplace_draws
+from rcp_bayes.inference.population import definite_inverse
 from rcp_bayes.inference.posterior import document_summaries, summarise
 from rcp_bayes.models.priors import HIERARCHICAL
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rcp_bayes.errors import InputError
-from rcp_bayes.models.query_data import QueryData
-from rcp_bayes.models.score import PAD, SCORE_LIMIT, ScoreWindows, score_kind
+from rcp_bayes.models.query_data import Pairs, QueryData
+from rcp_bayes.models.score import PAD, ScoreWindows, score_kind
 from rcp_bayes.observations import Observations
+from rcp_bayes.pairs import Contestants, find_contestants, pair_matrices
 from rcp_bayes.windows import Windows
 
-_FILL = 0.75  # a query joins a group if it fills this share of the group's documents
+# A query joins a group whose largest has at most this many times its documents: padding costs less
+# than compiling another shape, which takes some ten seconds the first time.
+_SPREAD, _SPREAD_SMALL, _SMALL = 1.5, 3.0, 64
 
 
 @dataclass(frozen=True)
@@ -130,12 +133,13 @@ def joint_data(observed: Observations, *, scored: bool = True) -> JointData:
     sizes = np.bincount(observed.universe.query[seen], minlength=observed.universe.n_queries)
     query = np.flatnonzero(sizes)
     window_count = np.bincount(windows.query[used], minlength=len(sizes))
+    contestants = None if scored else find_contestants(observed.universe.offset, windows)
     groups = []
     for members in _alike(sizes[query]):
         chosen = query[members]
         n = -(-int(sizes[chosen].max()) // 2) * 2
         groups.append(
-            _group(observed, windows, used, members, chosen, seen, n, window_count, scored)
+            _group(observed, windows, used, members, chosen, seen, n, window_count, contestants)
         )
     return JointData(
         groups=tuple(groups),
@@ -152,7 +156,9 @@ def _alike(sizes: np.ndarray) -> list[np.ndarray]:
     order = np.argsort(-sizes, kind="stable")
     groups, first = [], 0
     for k in range(1, len(order) + 1):
-        if k == len(order) or sizes[order[k]] < _FILL * sizes[order[first]]:
+        largest = sizes[order[first]]
+        spread = _SPREAD if largest > _SMALL else _SPREAD_SMALL
+        if k == len(order) or sizes[order[k]] * spread < largest:
             groups.append(np.sort(order[first:k]))
             first = k
     return groups
@@ -167,7 +173,7 @@ def _group(
     seen: np.ndarray,
     n: int,
     window_count: np.ndarray,
-    scored: bool,
+    contestants: Contestants | None,
 ) -> Group:
     universe = observed.universe
     document = np.full((len(chosen), n), -1, dtype=np.int64)
@@ -185,12 +191,13 @@ def _group(
     row_of[chosen] = np.arange(len(chosen))
     mine = used[row_of[windows.query[used]] >= 0]
     row = row_of[windows.query[mine]]
-    score_windows = wins = None
-    if scored:
+    score_windows = pairs = None
+    if contestants is None:
         score_windows = _score_windows(windows, mine, row, local, int(window_count[chosen].max()))
     else:
-        wins = _wins(windows, mine, row, local, len(chosen), n)
-    data = QueryData(mask, score_windows, wins, placements, passes, np.zeros(len(chosen)))
+        matrices = pair_matrices(windows, contestants, chosen, n)
+        pairs = Pairs(matrices.weight, matrices.wins)
+    data = QueryData(mask, score_windows, pairs, placements, passes, np.zeros(len(chosen)))
     return Group(members, document, data)
 
 
@@ -215,25 +222,3 @@ def _score_windows(
     score[at] = values
     kind[at] = score_kind(values)
     return ScoreWindows(document, score, kind)
-
-
-def _wins(
-    windows: Windows, mine: np.ndarray, row: np.ndarray, local: np.ndarray, n_rows: int, n: int
-) -> np.ndarray:
-    """Preferences between documents, (G, n, n), from windows as pairs."""
-    wins = np.zeros((n_rows, n, n))
-    for size in np.unique(windows.size[mine]):
-        same = windows.size[mine] == size
-        entry = windows.offset[mine[same]][:, None] + np.arange(size)
-        document = local[windows.document[entry]]
-        rank, score = windows.rank[entry], windows.score[entry]
-        soft = windows.scored[mine[same]]
-        for i in range(size):
-            for k in range(size):
-                if i == k:
-                    continue
-                hard = 0.5 * (1.0 + np.sign(rank[:, k] - rank[:, i]))
-                gap = np.clip(score[:, i] - score[:, k], -2 * SCORE_LIMIT, 2 * SCORE_LIMIT)
-                preferred = np.where(soft, 2.0 / size / (1.0 + np.exp(-gap)), hard)
-                np.add.at(wins, (row[same], document[:, i], document[:, k]), preferred)
-    return wins

@@ -36,9 +36,14 @@ from rcp_bayes.inference.joint_query import (
     n_shared,
     unpack,
 )
-from rcp_bayes.inference.map import fit_two_pl
+from rcp_bayes.inference.population import (
+    LearnedSpreads,
+    definite_inverse,
+    learn_spreads,
+    plug_in,
+)
 from rcp_bayes.inference.runtime import float64, use_compilation_cache
-from rcp_bayes.models.priors import WEAK, JointPrior
+from rcp_bayes.models.priors import N_STAGE_A, WEAK, JointPrior
 from rcp_bayes.models.query_data import QueryData
 
 CHUNK = 8
@@ -50,6 +55,7 @@ _OWN_CAP = np.array([0.7, 2.0, 0.7])  # largest step in log tau, level, log scal
 _SHARED_CAP = 1.0
 _DIFFERENCE = 0.02  # posterior sds by which gradients are differenced for the curvature
 _HALVINGS = 6
+_SETTLED = 5e-3  # change of a population's log sd at which it stands
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,8 @@ def fit_joint(
         alone = fit_stage_a(data, prior, progress=progress)
         data, eta, phi = _calibrated_start(alone, data)
         start = _State(eta, phi, alone.theta, alone.offset)
-        free = _Free(np.ones(OWN, bool), np.ones(len(phi), bool))
+        learned = learn_spreads(prior, data.n_criteria).mask(len(phi))
+        free = _Free(np.ones(OWN, bool), ~learned)
         return _maximise(start, data, prior, free, lambda text: tell(f"both stages: {text}"))
 
 
@@ -156,7 +163,7 @@ def fit_stage_a(
             phi[2 * n_criteria + k] = getattr(prior, name).mean
         eta = np.tile([0.0, 0.0, prior.scale_mean.mean], (data.n_queries, 1))
         free = np.zeros(len(phi), bool)
-        free[2 * n_criteria : 2 * n_criteria + 3] = True
+        free[2 * n_criteria : 2 * n_criteria + N_STAGE_A] = True
         if not data.scored:
             free[2 * n_criteria] = False  # no scores, no noise of scores
         start = _State(
@@ -206,24 +213,18 @@ def _calibrated_start(alone: JointFit, data: JointData) -> tuple[JointData, np.n
         query.append(np.repeat(group.query, mask.sum(axis=1)))
         placed.append(group.data.placements[mask])
         passes.append(group.data.passes[mask])
-    flat = [np.concatenate(part) for part in (ability, query, placed, passes)]
-    plug_in = fit_two_pl(flat[0], flat[1], flat[2], flat[3], data.n_queries)
-    tau = np.clip(plug_in.tau, 0.1, 10.0)
-    # Where the criteria inform: abilities weighted with the information of their answers.
-    distance = tau[flat[1], None] * flat[0][:, None] + plug_in.alpha[flat[1], None] - plug_in.beta
-    p = 1.0 / (1.0 + np.exp(-plug_in.gamma * distance))
-    weight = 1e-6 + flat[2] * (plug_in.gamma**2 * p * (1.0 - p)).sum(axis=1)
-    pivot = np.bincount(flat[1], weight * flat[0], data.n_queries)
-    pivot /= np.bincount(flat[1], weight, data.n_queries)
-    eta = np.column_stack([np.log(tau), plug_in.alpha + tau * pivot, alone.eta[:, 2]])
-    phi = alone.phi.copy()
-    phi[:n_criteria] = np.log(plug_in.gamma)
-    phi[n_criteria : 2 * n_criteria] = plug_in.beta
-    if alone.prior.hierarchical:
-        at = 2 * n_criteria + 3
-        spread = [np.log(tau).mean(), np.log(np.log(tau).std() + 0.1)]
-        phi[at : at + 4] = [*spread, plug_in.alpha.mean(), np.log(plug_in.alpha.std() + 0.3)]
-    return data.with_pivots(pivot), eta, phi
+    start = plug_in(
+        np.concatenate(ability),
+        np.concatenate(query),
+        np.concatenate(placed),
+        np.concatenate(passes),
+        data.n_queries,
+    )
+    phi = start.phi(alone.prior)
+    stage_a = slice(2 * n_criteria, 2 * n_criteria + N_STAGE_A)
+    phi[stage_a] = alone.phi[stage_a]
+    eta = np.column_stack([start.log_tau, start.level, alone.eta[:, 2]])
+    return data.with_pivots(start.pivot), eta, phi
 
 
 def _maximise(
@@ -235,17 +236,24 @@ def _maximise(
 ) -> JointFit:
     with ThreadPoolExecutor(n_threads()) as pool:
         look = partial(_surface, data=data, prior=prior, pool=pool)
+        learned = learn_spreads(prior, data.n_criteria)
+        if not free.own.all():
+            learned = replace(learned, at=())
         surface = look(state)
         if not np.isfinite(surface.value):
             raise RcpError("the joint model has no finite density at the start of the fit")
         correction: np.ndarray | float = 0.0
-        decrement, steps, converged, corrected = np.inf, 0, False, False
+        decrement, steps, converged = np.inf, 0, False
+        # Stage A alone has one parameter per query, where the correction is small.
+        corrected = not free.own.all()
         while steps < _MAX_STEPS:
             own_step, shared_step, decrement = _newton_step(
                 surface, surface.hessian + correction, data, prior, free
             )
             tell(f"step {steps}, log density {surface.value:.3f}, to gain {decrement / 2:.2g}")
-            if decrement < _TOLERANCE and corrected:
+            spread = _spreads(surface, surface.hessian + correction, data, learned)
+            settled = np.abs(spread - surface.state.phi).max() < _SETTLED
+            if decrement < _TOLERANCE and corrected and settled:
                 converged = True
                 break
             if not corrected and np.abs(own_step).max() < 0.3:
@@ -256,7 +264,9 @@ def _maximise(
             if moved is None:
                 break
             surface, steps = moved, steps + 1
-        correction = _corrected(surface, data, prior, free, look)
+            if not settled:
+                phi = np.where(learned.mask(len(spread)), spread, surface.state.phi)
+                surface = look(replace(surface.state, phi=phi))
     hessian = surface.hessian + correction
     n_criteria = data.n_criteria
     shared = -hessian[:, OWN:, OWN:].sum(axis=0) - _prior_hessian(
@@ -277,6 +287,26 @@ def _maximise(
         converged=converged,
         data=data,
         prior=prior,
+    )
+
+
+def _spreads(
+    surface: _Surface, hessian: np.ndarray, data: JointData, learned: LearnedSpreads
+) -> np.ndarray:
+    """phi with the population's sds moved to where they are best."""
+    if not learned.any:
+        return surface.state.phi
+    eta, tau = surface.state.eta, np.exp(surface.state.eta[:, 0])
+    mean = np.empty(data.n_queries)
+    for k, group in enumerate(data.groups):
+        mask = group.data.mask
+        mean[group.query] = (surface.state.theta[k] * mask).sum(axis=1) / mask.sum(axis=1)
+    gap = tau * (mean - data.pivot)
+    inverse = definite_inverse(-hessian[:, :OWN, :OWN])
+    slope = np.stack([gap, np.ones_like(gap), np.zeros_like(gap)], axis=1)
+    alpha_variance = np.einsum("ja,jab,jb->j", slope, inverse, slope)
+    return learned.moved(
+        surface.state.phi, eta[:, 0], eta[:, 1] + gap, inverse[:, 0, 0], alpha_variance
     )
 
 
@@ -350,16 +380,6 @@ def _corrected(
         correction[:, :, k] = difference
         correction[:, k, :] = difference
     return correction
-
-
-def definite_inverse(matrices: np.ndarray) -> np.ndarray:
-    """Inverses with the absolute eigenvalues, bounded away from 0 relative to the diagonal."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(matrices, 0, -2, -1)), 1e-8))
-    scaled = matrices / (scale[..., :, None] * scale[..., None, :])
-    values, vectors = np.linalg.eigh(scaled)
-    values = np.maximum(np.abs(values), 1e-6)
-    inverse = np.einsum("...ab,...b,...cb->...ac", vectors, 1.0 / values, vectors)
-    return inverse / (scale[..., :, None] * scale[..., None, :])
 
 
 def _surface(

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from rcp_bayes.models.priors import JointPrior
-from rcp_bayes.models.query_data import QueryData
+from rcp_bayes.models.query_data import Pairs, QueryData
 from rcp_bayes.models.score import (
     OFFSET_SD,
     ScoreWindows,
@@ -243,9 +243,8 @@ def _stage_a(mode: Mode, shared: Shared, data: QueryData) -> Any:
         offsets = -0.5 * (mode.offset / OFFSET_SD) ** 2
         constant = _n_windows(data) * (_HALF_LOG_2PI + jnp.log(OFFSET_SD))
         total = total + jnp.sum(entries) + jnp.sum(offsets) - constant
-    if data.wins is not None:
-        gap = mode.theta[:, None] - mode.theta[None, :]
-        total = total + jnp.sum(data.wins * jax.nn.log_sigmoid(gap))
+    if data.pairs is not None:
+        total = total + data.pairs.log_likelihood(mode.theta)
     return total
 
 
@@ -321,15 +320,14 @@ def _gradient(mode: Mode, eta: Any, shared: Shared, data: QueryData, prior: Join
         first, _ = _entries(mode, shared, data.windows)
         theta = theta.at[data.windows.document].add(first)
         offset = -jnp.sum(first, axis=1) - mode.offset / OFFSET_SD**2
-    if data.wins is not None:
-        theta = theta + _pair_gradient(mode.theta, data.wins)
+    if data.pairs is not None:
+        theta = theta + _pair_gradient(mode.theta, data.pairs)
     return Mode(theta, offset)
 
 
-def _pair_gradient(theta: Any, wins: Any) -> Any:
-    # sigmoid(theta_k - theta_i): how surprising that i was preferred to k.
-    surprise = wins * jax.nn.sigmoid(theta[None, :] - theta[:, None])
-    return jnp.sum(surprise, axis=1) - jnp.sum(surprise, axis=0)
+def _pair_gradient(theta: Any, pairs: Pairs) -> Any:
+    expected = pairs.weight * jax.nn.sigmoid(theta[:, None] - theta[None, :])
+    return pairs.wins - jnp.sum(expected, axis=1)
 
 
 def _system(
@@ -356,9 +354,9 @@ def _system(
         entries = entries.at[document, window].add(second)
     scaled = entries / jnp.sqrt(offsets)
     schur = jnp.diag(diagonal) - scaled @ scaled.T
-    if data.wins is not None:
-        theta = theta + _pair_gradient(mode.theta, data.wins)
-        schur = schur + _pair_curvature(mode.theta, data.wins)
+    if data.pairs is not None:
+        theta = theta + _pair_gradient(mode.theta, data.pairs)
+        schur = schur + _pair_curvature(mode.theta, data.pairs)
     factor = jnp.linalg.cholesky(schur)
     mask = data.mask.astype(float)
     ones = jax.scipy.linalg.cho_solve((factor, True), mask)
@@ -366,8 +364,8 @@ def _system(
     return Mode(theta, offset), Curvature(entries, offsets, factor, ones, scale)
 
 
-def _pair_curvature(theta: Any, wins: Any) -> Any:
-    weight = (wins + wins.T) * _logistic_slope(theta[:, None] - theta[None, :])
+def _pair_curvature(theta: Any, pairs: Pairs) -> Any:
+    weight = pairs.weight * _logistic_slope(theta[:, None] - theta[None, :])
     return jnp.diag(jnp.sum(weight, axis=1)) - weight
 
 
@@ -430,7 +428,7 @@ def _curvature_weights(curvature: Curvature, covariance: Any, data: QueryData) -
         document = data.windows.document
         window = jnp.arange(document.shape[0])[:, None]
         entry = variance[document] - 2.0 * with_offset[document, window] + offset[:, None]
-    if data.wins is not None:
+    if data.pairs is not None:
         pair = variance[:, None] + variance[None, :] - 2.0 * covariance
     return _Weights(entry, pair, variance, jnp.sum(covariance))
 
@@ -445,7 +443,7 @@ def _weighted_curvature(
     if data.windows is not None:
         _, second = _entries(mode, shared, data.windows)
         total = total + jnp.sum(second * weights.entry)
-    if data.wins is not None:
+    if data.pairs is not None:
         slope = _logistic_slope(mode.theta[:, None] - mode.theta[None, :])
-        total = total + jnp.sum(data.wins * slope * weights.pair)
+        total = total + 0.5 * jnp.sum(data.pairs.weight * slope * weights.pair)
     return 0.5 * total

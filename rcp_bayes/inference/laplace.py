@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 from rcp_bayes.inference.blas import single_threaded_blas
-from rcp_bayes.inference.joint_map import JointFit, chunks, definite_inverse, n_threads
+from rcp_bayes.inference.joint_map import JointFit, chunks, n_threads
 from rcp_bayes.inference.joint_query import Mode, covariance_root
+from rcp_bayes.inference.population import definite_inverse
 from rcp_bayes.inference.posterior import Posterior
 from rcp_bayes.inference.runtime import float64
 from rcp_bayes.models.priors import JointPrior
@@ -42,7 +43,7 @@ def laplace_draws(fit: JointFit, n_draws: int, *, seed: int = 0) -> Posterior:
     own, phi = _parameters(fit, n_draws, generator)
     data = fit.data
     n_universe = data.n_universe_queries
-    gamma, beta = _items(phi, data.n_criteria)
+    gamma, beta = items_of(phi, data.n_criteria)
     theta = np.full((n_draws, data.n_documents), np.nan, dtype=np.float32)
     tau, alpha = (np.full((n_draws, n_universe), np.nan) for _ in range(2))
     moves = np.concatenate(
@@ -88,7 +89,7 @@ def _parameters(
     return fit.eta + own, fit.phi + move
 
 
-def _items(phi: np.ndarray, n_criteria: int) -> tuple[np.ndarray, np.ndarray]:
+def items_of(phi: np.ndarray, n_criteria: int) -> tuple[np.ndarray, np.ndarray]:
     u, v = phi[:, :n_criteria], phi[:, n_criteria : 2 * n_criteria]
     gamma = np.exp(u - u.max(axis=1, keepdims=True))
     gamma *= n_criteria / gamma.sum(axis=1, keepdims=True)

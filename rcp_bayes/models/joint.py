@@ -83,9 +83,8 @@ def joint(
                 scores.mask(windows.kind != PAD).to_event(3),
                 obs=windows.score if observed else None,
             )
-        if data.wins is not None:
-            gap = ability[:, :, None] - ability[:, None, :]
-            numpyro.factor(f"pairs_{k}", jnp.sum(data.wins * jax.nn.log_sigmoid(gap)))
+        if data.pairs is not None:
+            numpyro.factor(f"pairs_{k}", data.pairs.log_likelihood(ability))
         mean = jnp.sum(jnp.where(mask, ability, 0.0), axis=1) / jnp.sum(mask, axis=1)
         theta = tau[row, None] * (ability - mean[:, None]) + alpha[row, None]
         theta = numpyro.deterministic(f"theta_{k}", theta)

@@ -17,6 +17,9 @@ from jax.scipy.special import log_ndtr
 
 from rcp_bayes.models.two_pl import PositiveNormal
 
+N_STAGE_A = 3
+"""The first of a prior's shared scalars, which Stage A alone tells."""
+
 
 @dataclass(frozen=True)
 class Normal:

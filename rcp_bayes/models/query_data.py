@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
 from rcp_bayes.models.score import ScoreWindows
+
+
+class Pairs(NamedTuple):
+    """Pairwise preferences of one query, added up.
+
+    Attributes
+    ----------
+    weight : (n, n) float
+        Total weight of each pair: symmetric, zero on the diagonal.
+    wins : (n,) float
+        Wins of each document.
+    """
+
+    weight: Any
+    wins: Any
+
+    def log_likelihood(self, theta: Any) -> Any:
+        """Bradley-Terry log likelihood; `theta` and the fields may have leading axes alike."""
+        either = jnp.logaddexp(theta[..., :, None], theta[..., None, :])
+        return jnp.sum(self.wins * theta) - 0.5 * jnp.sum(self.weight * either)
 
 
 class QueryData(NamedTuple):
@@ -16,8 +38,8 @@ class QueryData(NamedTuple):
         False for padding.
     windows : ScoreWindows or None
         Scored windows.
-    wins : (n, n) float or None
-        Pairwise preferences: how often (with what weight) the row was preferred to the column.
+    pairs : Pairs or None
+        Every window as pairs, in place of scored windows.
     placements : (n,) float
     passes : (n, C) float
         Stage B; zeros leave Stage A alone.
@@ -27,7 +49,7 @@ class QueryData(NamedTuple):
 
     mask: Any
     windows: ScoreWindows | None
-    wins: Any
+    pairs: Pairs | None
     placements: Any
     passes: Any
     pivot: Any
