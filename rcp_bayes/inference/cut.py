@@ -24,6 +24,8 @@ from rcp_bayes.observations import Observations
 IMPUTATIONS = 50
 """Draws of Stage A that `cut` calibrates one by one."""
 
+_BLOCK = 4096  # documents whose draws are computed at once
+
 
 def fixed_draws(
     observed: Observations,
@@ -101,7 +103,8 @@ def _calibrated(
     converged, first = 0, 0
     of_fitted = np.full(universe.n_queries, -1)
     of_fitted[fitted] = np.arange(len(fitted))
-    known = np.isfinite(abilities[0]) & (of_fitted[universe.query] >= 0)
+    known = np.flatnonzero(np.isfinite(abilities[0]) & (of_fitted[universe.query] >= 0))
+    at = of_fitted[universe.query[known]]
     for k, (ability, share) in enumerate(zip(abilities, shares, strict=True)):
         if progress and k % 10 == 0:
             progress(f"calibration {k + 1} of {len(abilities)}")
@@ -117,8 +120,7 @@ def _calibrated(
         converged += fit.converged
         rows = slice(first, first + int(share))
         drawn_tau, drawn_alpha, phi = draw_link(fit, int(share), generator)
-        at = of_fitted[universe.query[known]]
-        theta[rows, known] = drawn_tau[:, at] * ability[known] + drawn_alpha[:, at]
+        _calibrate(theta[rows], known, at, ability, drawn_tau, drawn_alpha)
         tau[rows, fitted], alpha[rows, fitted] = drawn_tau, drawn_alpha
         gamma[rows], beta[rows] = items_of(phi, fit.n_criteria)
         first = rows.stop
@@ -134,3 +136,22 @@ def _calibrated(
             "imputations": len(abilities),
         },
     )
+
+
+def _calibrate(
+    theta: np.ndarray,
+    known: np.ndarray,
+    query: np.ndarray,
+    ability: np.ndarray,
+    tau: np.ndarray,
+    alpha: np.ndarray,
+) -> None:
+    """Write ``tau * ability + alpha`` of the known documents into `theta`, a block at a time."""
+    tau, alpha = tau.astype(np.float32), alpha.astype(np.float32)
+    ability = ability.astype(np.float32)
+    for first in range(0, len(known), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        block = tau[:, query[part]]
+        block *= ability[known[part]]
+        block += alpha[:, query[part]]
+        theta[:, known[part]] = block

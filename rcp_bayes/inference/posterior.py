@@ -55,14 +55,16 @@ class Posterior:
         return len(self.gamma)
 
     def ability(self, documents: slice = slice(None)) -> np.ndarray:
-        """Stage A abilities (S, documents), summing to zero within a query."""
+        """Stage A abilities (S, documents), float32, summing to zero within a query."""
         query = self.query[documents]
-        return (self.theta[:, documents] - self.alpha[:, query]) / self.tau[:, query]
+        alpha, tau = (part.astype(np.float32)[:, query] for part in (self.alpha, self.tau))
+        return (self.theta[:, documents] - alpha) / tau
 
     def gain(self, documents: slice = slice(None)) -> np.ndarray:
         """Gains (S, documents), float32."""
         theta = self.theta[:, documents]
-        return np.asarray(gain(theta, self.gamma, self.beta)).astype(np.float32, copy=False)
+        gamma, beta = (part.astype(np.float32) for part in (self.gamma, self.beta))
+        return np.asarray(gain(theta, gamma, beta))
 
     def blocks(self) -> Iterator[slice]:
         """Slices of documents that together are all of them."""
@@ -82,10 +84,27 @@ class Summary:
 
 
 def summarise(draws: np.ndarray, level: float = 0.95) -> Summary:
-    """Summary over the first axis; NaN where the draws are."""
-    low, high = np.quantile(draws, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
-    mean = draws.mean(axis=0, dtype=np.float64)
-    return Summary(mean, draws.std(axis=0, dtype=np.float64, ddof=1), low, high)
+    """Summary over the first axis; NaN where the draws are.
+
+    Quantiles interpolate linearly between order statistics, as NumPy's do; sorting contiguous
+    copies is several times as fast as `numpy.quantile` along the first axis.
+    """
+    ordered = np.sort(np.ascontiguousarray(np.moveaxis(draws, 0, -1)), axis=-1)
+    mean = ordered.mean(axis=-1, dtype=np.float64)
+    sd = ordered.std(axis=-1, dtype=np.float64, ddof=1)
+    low, high = (_quantile(ordered, p) for p in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    return Summary(mean, sd, low, high)
+
+
+def _quantile(ordered: np.ndarray, p: float) -> np.ndarray:
+    place = p * (ordered.shape[-1] - 1)
+    below = int(np.floor(place))
+    share = place - below
+    upper = ordered[..., min(below + 1, ordered.shape[-1] - 1)].astype(np.float64)
+    # A NaN among the draws is sorted to the end.
+    missing = np.isnan(ordered[..., -1])
+    found = ordered[..., below] * (1.0 - share) + upper * share
+    return np.where(missing, np.nan, found)
 
 
 def document_summaries(posterior: Posterior, level: float = 0.95) -> dict[str, Summary]:
