@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from numpyro.optim import _NumPyroOptim
+
+from rcp_bayes.inference.driver import Driver, DriverState
 
 CAP = 1.0
 """Longest step of a shared parameter or of a query's own, in the units of the parameters."""
@@ -63,30 +64,11 @@ class Point(NamedTuple):
     shared: jax.Array
 
 
-class NewtonState(NamedTuple):
-    """State of `ArrowNewton` between updates.
-
-    Attributes
-    ----------
-    params : dict
-        SVI's unconstrained parameters.
-    steps : int
-        Newton steps taken.
-    converged : bool
-        The gradient came within the tolerance, bounded parameters at their bound aside.
-    """
-
-    params: Any
-    steps: Any
-    converged: Any
-
-
-class ArrowNewton(_NumPyroOptim):
+class ArrowNewton(Driver):
     """Optimizer whose one ``update`` takes Newton steps until the gradient vanishes.
 
-    Like `numpyro.optim.Minimize` it evaluates SVI's loss as often as it needs within one update,
-    and it is for guides without randomness (`AutoDelta`). Derivatives come from `system`, in closed
-    form; what a step must lower is the loss that SVI hands over.
+    Derivatives come from `system`, in closed form; what a step must lower is the loss that SVI
+    hands over.
 
     Parameters
     ----------
@@ -97,10 +79,8 @@ class ArrowNewton(_NumPyroOptim):
         coordinates of the point, SVI's loss in its parameters.
     lower : float
         Lower bound of ``own[:, 0]``.
-    tolerance : float or scalar array
-        Largest absolute entry of the gradient at which to stop.
-    max_steps : int
-        Steps after which to give up.
+    tolerance, max_steps
+        As in `Driver`.
     """
 
     def __init__(
@@ -113,52 +93,38 @@ class ArrowNewton(_NumPyroOptim):
         tolerance: Any,
         max_steps: int,
     ) -> None:
-        super().__init__(
-            lambda: (
-                lambda params: NewtonState(params, jnp.array(0), jnp.array(False)),
-                lambda i, gradient, state: state,
-                lambda state: state.params,
-            )
-        )
+        super().__init__(tolerance=tolerance, max_steps=max_steps)
         self._system = system
         self._to_point = to_point
         self._to_params = to_params
         self._lower = lower
-        self._tolerance = tolerance
-        self._max_steps = max_steps
 
-    def eval_and_update(
-        self,
-        fn: Callable[[Any], tuple],
-        state: tuple[Any, NewtonState],
-        forward_mode_differentiation: bool = False,
-    ) -> tuple[tuple[Any, None], tuple[Any, NewtonState]]:
-        """Minimise `fn` from the state's parameters; answers the loss at the new ones."""
-        i, start = state
-
+    def minimise(
+        self, loss: Callable[[Any], jax.Array], start: DriverState
+    ) -> tuple[jax.Array, DriverState]:
         def loss_at(point: Point) -> jax.Array:
-            return fn(self._to_params(point))[0]
+            return loss(self._to_params(point))
 
         def unfinished(carry: tuple) -> jax.Array:
             _, _, steps, converged, stuck = carry
             return ~converged & ~stuck & (steps < self._max_steps)
 
         def newton(carry: tuple) -> tuple:
-            point, loss, steps, _, _ = carry
+            point, value, steps, _, _ = carry
             system = self._system(point)
             held = _held(point.own, system, self._lower)
             converged = _largest(system, held) <= self._tolerance
             step = newton_step(system, point.own, self._lower)
             moved, lowered, found = _search(
-                loss_at, point, loss, step, _slope(system, step), converged
+                loss_at, point, value, step, _slope(system, step), converged
             )
             taken = jnp.where(converged, 0, 1)
             return moved, lowered, steps + taken, converged, ~found
 
         point = self._to_point(start.params)
         carry = (point, loss_at(point), start.steps, jnp.array(False), jnp.array(False))
-        point, loss, steps, converged, _ = lax.while_loop(unfinished, newton, carry)
-        return (loss, None), (i + 1, NewtonState(self._to_params(point), steps, converged))
+        point, value, steps, converged, _ = lax.while_loop(unfinished, newton, carry)
+        return value, DriverState(self._to_params(point), steps, converged)
 
 
 def at_bound(first: jax.Array, lower: float) -> jax.Array:

@@ -6,13 +6,14 @@ The plain alternative to `rcp_bayes.inference.arrow`: it needs nothing but SVI's
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from numpyro.optim import _NumPyroOptim
+
+from rcp_bayes.inference.driver import Driver, DriverState
 
 MEMORY = 20
 """Past steps that shape the next one."""
@@ -20,15 +21,7 @@ MEMORY = 20
 _ROUNDS = 10
 
 
-class LbfgsState(NamedTuple):
-    """SVI's unconstrained parameters, the steps taken, whether the gradient vanished."""
-
-    params: Any
-    steps: Any
-    converged: Any
-
-
-class Lbfgs(_NumPyroOptim):
+class Lbfgs(Driver):
     """Optimizer whose one ``update`` runs L-BFGS until the gradient vanishes.
 
     Parameters
@@ -37,10 +30,8 @@ class Lbfgs(_NumPyroOptim):
         Name of the parameter with a lower bound.
     lower : float
         Its bound, in SVI's unconstrained coordinates.
-    tolerance : float
-        Largest absolute entry of the gradient at which to stop, entries at the bound aside.
-    max_steps : int
-        Steps after which to give up.
+    tolerance, max_steps
+        As in `Driver`.
 
     Notes
     -----
@@ -50,29 +41,15 @@ class Lbfgs(_NumPyroOptim):
     """
 
     def __init__(self, bounded: str, lower: Any, *, tolerance: Any, max_steps: int) -> None:
-        super().__init__(
-            lambda: (
-                lambda params: LbfgsState(params, jnp.array(0), jnp.array(False)),
-                lambda i, gradient, state: state,
-                lambda state: state.params,
-            )
-        )
+        super().__init__(tolerance=tolerance, max_steps=max_steps)
         self._bounded = bounded
         self._lower = lower
-        self._tolerance = tolerance
-        self._max_steps = max_steps
 
-    def eval_and_update(
-        self,
-        fn: Callable[[Any], tuple],
-        state: tuple[Any, LbfgsState],
-        forward_mode_differentiation: bool = False,
-    ) -> tuple[tuple[Any, None], tuple[Any, LbfgsState]]:
-        """Minimise `fn` from the state's parameters; answers the loss at the new ones."""
-        i, start = state
-
+    def minimise(
+        self, loss: Callable[[Any], jax.Array], start: DriverState
+    ) -> tuple[jax.Array, DriverState]:
         def loss_at(params: Any) -> jax.Array:
-            return fn(self._clamped(params))[0]
+            return loss(self._clamped(params))
 
         solver = optax.lbfgs(memory_size=MEMORY)
         value_and_grad = optax.value_and_grad_from_state(loss_at)
@@ -106,14 +83,14 @@ class Lbfgs(_NumPyroOptim):
             )
             converged = largest(memory) <= self._tolerance
             params = self._clamped(params)
-            loss, gradient = jax.value_and_grad(lambda p: fn(p)[0])(params)
+            value, gradient = jax.value_and_grad(loss)(params)
             trapped = (params[self._bounded] <= self._lower) & (gradient[self._bounded] < 0.0)
-            return params, loss, steps, rounds + 1, trapped, converged
+            return params, value, steps, rounds + 1, trapped, converged
 
         none = jnp.zeros_like(start.params[self._bounded], dtype=bool)
         carry = (start.params, jnp.array(jnp.inf), start.steps, jnp.array(0), none, start.converged)
-        params, loss, steps, _, trapped, converged = lax.while_loop(another_round, run, carry)
-        return (loss, None), (i + 1, LbfgsState(params, steps, converged & ~jnp.any(trapped)))
+        params, value, steps, _, trapped, converged = lax.while_loop(another_round, run, carry)
+        return value, DriverState(params, steps, converged & ~jnp.any(trapped))
 
     def _clamped(self, params: Any) -> Any:
         value = params[self._bounded]
