@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from rcp_bayes.errors import UsageError
@@ -18,13 +17,21 @@ def score_from_arguments(a: argparse.Namespace) -> Scores:
     """The scores that the shared scoring options describe."""
     from rcp_bayes.evaluate import score
     from rcp_bayes.fitfolder import read_fit
-    from rcp_bayes.io import read_excluded, read_pool_order, read_qrels, read_runs
+    from rcp_bayes.io import (
+        read_excluded,
+        read_pool_excluded,
+        read_pool_order,
+        read_qrels,
+        read_runs,
+    )
 
     if a.fit is None and a.qrels is None:
         raise UsageError("score needs a FIT folder, or --qrels FILE to score without a fit")
-    excluded = a.excluded
-    if excluded is None and a.pool is not None:
-        excluded = pool_exclusions(a.pool)
+    excluded = None
+    if a.excluded is not None:
+        excluded = read_excluded(a.excluded)
+    elif a.pool is not None:
+        excluded = read_pool_excluded(a.pool)
     return score(
         None if a.fit is None else read_fit(a.fit),
         read_runs(a.runs),
@@ -32,21 +39,13 @@ def score_from_arguments(a: argparse.Namespace) -> Scores:
         k=a.k,
         protocol=a.protocol,
         pool_order=None if a.pool is None else read_pool_order(a.pool),
-        excluded=None if excluded is None else read_excluded(excluded),
+        excluded=excluded,
         drop_identical_ids=a.drop_identical_ids,
         unjudged=a.unjudged,
         qrel_gain=a.qrel_gain,
         gain_shape=a.gain_shape,
         interval=a.interval,
     )
-
-
-def pool_exclusions(pool: str) -> str | None:
-    """Path of the pool's list of excluded documents, where it has one."""
-    if not os.path.isdir(pool):
-        return None  # reading the pool's order will say what is wrong
-    names = sorted(name for name in os.listdir(pool) if name.startswith("excluded."))
-    return os.path.join(pool, names[0]) if names else None
 
 
 def add_scoring(sub: argparse.ArgumentParser) -> None:

@@ -329,6 +329,13 @@ def read_pool_order(path: Pathish) -> pd.DataFrame:
     return read_candidates(_pool_file(path, "candidates") if os.path.isdir(path) else path)
 
 
+def read_pool_excluded(path: Pathish) -> pd.DataFrame | None:
+    """The exclusions of a pool folder: ``dataset, query_id, doc_id``; None where it has none."""
+    if not os.path.isdir(path):
+        return None  # candidates alone
+    return _maybe(read_excluded, _pool_file(path, "excluded", required=False))
+
+
 def _maybe(read: Callable[[Path], pd.DataFrame], path: Path | None) -> pd.DataFrame | None:
     return None if path is None else read(path)
 
