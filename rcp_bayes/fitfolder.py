@@ -36,6 +36,7 @@ LABELS, QUERIES, ITEMS, INFO, POSTERIOR = (
     "fit.json",
     "posterior.nc",
 )
+_QUERY = ["dataset", "query_id"]
 _NOT_SAVED = "nothing was saved; please report it with the judgments' counts"
 
 
@@ -140,7 +141,7 @@ def read_fit(path: str | os.PathLike[str]) -> Fit:
     items = Items.from_json(_read_json(folder / ITEMS), source=folder / ITEMS)
     labels = _read_frame(folder / LABELS, labels_schema(items.ids))
     queries = _read_frame(folder / QUERIES, FIT_QUERIES)
-    lost = set(_keys(labels)) ^ set(_keys(queries))
+    lost = _distinct_queries(labels) ^ _distinct_queries(queries)
     if lost:
         dataset, query = min(lost)
         raise InputError(
@@ -174,19 +175,27 @@ def _read_frame(path: Path, schema: Schema) -> pd.DataFrame:
     return frame_of(_with_rest(raw, schema, origin))
 
 
+def _distinct_queries(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(frame[_QUERY].drop_duplicates().itertuples(index=False, name=None))
+
+
 def _require_estimates(fit: Fit) -> None:
     """Refuse a NaN that does not stand for missing answers."""
-    labels, queries = fit.labels, fit.queries
+    import pandas as pd
+
+    labels, queries = fit.labels, fit.queries.drop_duplicates(_QUERY, keep="last")
     numbers = {
         name: labels[name].to_numpy(np.float64, na_value=np.nan)
         for name in ("bt", "theta", "gain", "n_windows", "n_placements")
     }
     shown = numbers["n_windows"] > 0
     _require(np.isfinite(numbers["bt"]) | ~shown, "labels", "bt")
+    query_of_row = pd.MultiIndex.from_frame(queries[_QUERY]).get_indexer(
+        pd.MultiIndex.from_frame(labels[_QUERY])
+    )
     for name in ("tau", "alpha"):
         values = queries[name].to_numpy(np.float64, na_value=np.nan)
-        by_query = dict(zip(_keys(queries), values, strict=True))
-        of_row = np.array([by_query.get(key, np.nan) for key in _keys(labels)])
+        of_row = np.where(query_of_row < 0, np.nan, values[query_of_row])
         if name == "tau":
             tau = of_row
         _require(np.isfinite(of_row) | ~shown | (numbers["n_placements"] == 0), "queries", name)
@@ -198,10 +207,6 @@ def _require_estimates(fit: Fit) -> None:
     objective = fit.info.get("objective")
     if objective is not None and not math.isfinite(objective):
         raise InputError(f"the objective is {objective}", source="fit", remedy=_NOT_SAVED)
-
-
-def _keys(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    return list(zip(frame["dataset"], frame["query_id"], strict=True))
 
 
 def _require(fine: np.ndarray, table: str, column: str) -> None:
