@@ -315,12 +315,7 @@ def _number(array: pa.Array, column: Column, origin: Origin) -> pa.Array:
         row = _where(pc.is_valid(array))
         if row is not None:
             value = array[row].as_py()
-            raise origin.error(
-                f"{value!r:.80} is not a number",
-                row=row,
-                column=column.name,
-                remedy=_correct(column),
-            )
+            raise _wrong(origin, column, row, f"{value!r:.80} is not a number")
         array = pa.nulls(len(array))
     if not pt.is_integer(array.type) or column.kind == "real" or pt.is_uint64(array.type):
         array = array.cast(pa.float64(), safe=False)
@@ -340,9 +335,7 @@ def _parse(array: pa.Array, column: Column, origin: Origin) -> pa.Array:
     row = _where(pc.invert(pc.match_substring_regex(trimmed, _NUMBER)))
     if row is not None:
         value = array[row].as_py()
-        raise origin.error(
-            f"{value[:80]!r} is not a number", row=row, column=column.name, remedy=_correct(column)
-        )
+        raise _wrong(origin, column, row, f"{value[:80]!r} is not a number")
     return trimmed.cast(pa.float64())
 
 
@@ -356,31 +349,21 @@ def _check_number(array: pa.Array, column: Column, origin: Origin) -> None:
     if pt.is_floating(array.type):
         row = _where(pc.is_inf(array))
         if row is not None:
-            raise origin.error(
-                f"value {array[row].as_py()} is infinite",
-                row=row,
-                column=name,
-                remedy=_correct(column),
-            )
+            raise _wrong(origin, column, row, f"value {array[row].as_py()} is infinite")
     if column.kind == "bit":
         row = _where(pc.invert(pc.or_(pc.equal(array, 0), pc.equal(array, 1))))
         if row is not None:
-            raise origin.error(
+            raise _wrong(
+                origin,
+                column,
+                row,
                 f"criterion value {_digits(array[row].as_py())} is neither 0 nor 1",
-                row=row,
-                column=name,
-                remedy=_correct(column),
             )
         return
     if column.kind == "integer" and pt.is_floating(array.type):
         row = _where(pc.not_equal(array, pc.floor(array)))
         if row is not None:
-            raise origin.error(
-                f"value {array[row].as_py()} is not a whole number",
-                row=row,
-                column=name,
-                remedy=_correct(column),
-            )
+            raise _wrong(origin, column, row, f"value {array[row].as_py()} is not a whole number")
     extremes = pc.min_max(array)
     for bound, worst, outside in (
         (column.low, extremes["min"].as_py(), pc.less),
@@ -389,12 +372,7 @@ def _check_number(array: pa.Array, column: Column, origin: Origin) -> None:
         if bound is not None and (worst < bound if outside is pc.less else worst > bound):
             row = _where(outside(array, bound))
             value = array[row].as_py()
-            raise origin.error(
-                f"value {_digits(value)} is {_range(column)}",
-                row=row,
-                column=name,
-                remedy=_correct(column),
-            )
+            raise _wrong(origin, column, row, f"value {_digits(value)} is {_range(column)}")
 
 
 def _highest(column: Column) -> float | None:
@@ -413,6 +391,11 @@ def _digits(value: Any) -> str:
     """A number as short as it can be without becoming another one."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
+
+
+def _wrong(origin: Origin, column: Column, row: int | None, problem: str) -> InputError:
+    """A value that the column cannot hold, with the remedy of its kind."""
+    return origin.error(problem, row=row, column=column.name, remedy=_correct(column))
 
 
 def _correct(column: Column) -> str:
