@@ -140,9 +140,9 @@ def score(
     UsageError
         Options that do not fit each other.
     """
-    if isinstance(fit, str | Path) or isinstance(runs, str | Path) or isinstance(qrels, str | Path):
-        raise UsageError("score takes what read_fit, read_runs and read_qrels give, not paths")
-    rule = _check_options(fit, qrels, k, protocol, pool_order, unjudged, qrel_gain, gain_shape)
+    rule = _check_options(
+        (fit, runs, qrels), k, protocol, pool_order, unjudged, qrel_gain, gain_shape
+    )
     chosen = _metrics(metrics, fit, qrels)
     check_interval(interval)
     notes = Notes()
@@ -366,8 +366,7 @@ def _metrics(
 
 
 def _check_options(
-    fit: Fit | None,
-    qrels: Any,
+    inputs: tuple[Any, Any, Any],
     k: int,
     protocol: str,
     pool_order: Any,
@@ -375,6 +374,9 @@ def _check_options(
     qrel_gain: str,
     gain_shape: str,
 ) -> Protocol:
+    """The protocol's rule, once `inputs` (fit, runs, qrels) and options are of their kinds."""
+    if any(isinstance(given, str | Path) for given in inputs):
+        raise UsageError("score takes what read_fit, read_runs and read_qrels give, not paths")
     for name, value, known in (
         ("protocol", protocol, tuple(PROTOCOLS)),
         ("unjudged", unjudged, ("zero", "condense")),
@@ -386,7 +388,7 @@ def _check_options(
     if not isinstance(k, int | np.integer) or k < 1:
         raise UsageError(f"k is {k!r}, but a cutoff is a whole number of at least 1")
     rule = PROTOCOLS[protocol]  # type: ignore[index]  # checked above
-    if rule.judged_pool and fit is None and pool_order is None:
+    if rule.judged_pool and inputs[0] is None and pool_order is None:
         raise UsageError(
             f"protocol {protocol} ranks the judged pool: give a fit or a pool, or use trec or plain"
         )
