@@ -60,10 +60,6 @@ class Content:
     data: bytes
     sha256: str
 
-    @property
-    def is_text(self) -> bool:
-        return self.suffix not in (".parquet", ".pq")
-
 
 def read_content(path: Pathish) -> Content:
     """Read a file whole.

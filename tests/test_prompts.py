@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcp_bayes.errors import InputError
+from rcp_bayes.judge.asking import Embedded
 from rcp_bayes.judge.decode import Response, decode
-from rcp_bayes.judge.embedded import Asked
+from rcp_bayes.judge.embedded import Asked, LexicalJudge
 from rcp_bayes.judge.prompts import Prompts, answer_schema, cut_text, load_prompts, render
+from rcp_bayes.judge.task import Task
 from rcp_bayes.rubric import DEFAULT_RUBRIC
 
 PROMPTS = load_prompts()
@@ -108,8 +110,13 @@ def test_cuts_are_recorded():
 
 def test_digest_follows_every_word():
     other = Prompts(PROMPTS.stage_a + " ", PROMPTS.stage_b)
-    assert other.digest("a", DEFAULT_RUBRIC) != PROMPTS.digest("a", DEFAULT_RUBRIC)
-    assert other.digest("b", DEFAULT_RUBRIC) == PROMPTS.digest("b", DEFAULT_RUBRIC)
+    judge = Embedded(LexicalJudge())
+    ours, theirs = (
+        {stage: Task(prompts=p).configuration(stage, judge).digest for stage in ("a", "b")}
+        for p in (PROMPTS, other)
+    )
+    assert theirs["a"] != ours["a"]
+    assert theirs["b"] == ours["b"]
 
 
 def test_prompt_file_needs_its_marks(tmp_path):

@@ -7,8 +7,6 @@ A prompt file is plain text with the marks ``{query}``, ``{documents}`` and, whe
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,11 +35,6 @@ class Prompts:
 
     def text(self, stage: Stage) -> str:
         return self.stage_a if stage == "a" else self.stage_b
-
-    def digest(self, stage: Stage, rubric: Rubric) -> str:
-        """Fingerprint of all words that a stage asks with, hexadecimal; Stage A has no rubric."""
-        words = [self.text(stage), rubric.digest if stage == "b" else ""]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
