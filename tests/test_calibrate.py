@@ -179,3 +179,14 @@ def test_jax_used_before_in_32_bits_changes_nothing():
     stage_a, stage_b = frames({"C1": [1, 1, 0], "C2": [1, 0, 0]})
     here = rcp.fit(rcp.Judgments.from_frames(stage_a, stage_b)).labels["theta"].tolist()
     assert ast.literal_eval(out.stdout) == here
+
+
+def test_priors_in_words_are_those_of_the_model():
+    from rcp_bayes.models.two_pl import PaperPrior
+
+    stage_a, stage_b = frames({"C1": [1, 1, 0]})
+    words = rcp.fit(rcp.Judgments.from_frames(stage_a, stage_b)).items.priors
+    prior = PaperPrior()
+    assert words["tau"] == f"normal({prior.tau_mean:g}, {prior.tau_sd:g})"
+    assert words["alpha"] == f"normal(0, {prior.alpha_sd:g})"
+    assert float(words["u"].split("lambda = ")[1]) == prior.ridge

@@ -175,3 +175,9 @@ def test_closed_pipe_is_quiet(world):
     argv = " ".join([sys.executable, "-m", "rcp_bayes", *scoring(world, "--json")])
     done = subprocess.run(["bash", "-c", f"{argv} | head -c 1"], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+def test_protocols_of_the_command_line_are_those_of_the_library():
+    from rcp_bayes import cli_scoring, evaluate
+
+    assert tuple(evaluate.PROTOCOLS) == cli_scoring.PROTOCOLS
