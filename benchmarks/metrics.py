@@ -11,26 +11,16 @@ from __future__ import annotations
 
 import argparse
 import resource
-import time
-from collections.abc import Callable
 
 import ir_measures
 import numpy as np
 import pandas as pd
+from timing import timed
 
 from rcp_bayes.evaluate import score
 from rcp_bayes.metrics import TopK, ndcg_of_lists, rank_lists, top_k
 
 K = 10
-
-
-def timed(work: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
-    best, result = np.inf, None
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = work()
-        best = min(best, time.perf_counter() - start)
-    return best, result
 
 
 def world(n_systems: int, n_queries: int, n_documents: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -21,28 +21,18 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
+from timing import timed
 
 from rcp_bayes.pairs import PairMatrices, find_contestants, pair_matrices
 from rcp_bayes.windows import Windows
 
 RIDGE = 1e-4
-
-
-def timed(work: Callable[[], Any], repeats: int = 5) -> tuple[float, Any]:
-    best, result = np.inf, None
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = work()
-        best = min(best, time.perf_counter() - start)
-    return best, result
 
 
 def simulated(n_queries: int, pool_size: int, folder: Path) -> tuple[np.ndarray, Windows]:
@@ -84,7 +74,7 @@ def child(path: Path) -> None:
     jax.monitoring.register_event_duration_secs_listener(listen)
     first, fit = timed(lambda: ours.fit_bradley_terry(offset, windows), repeats=1)
     compiled = events.get("/jax/core/compile/backend_compile_duration", 0.0)
-    warm, fit = timed(lambda: ours.fit_bradley_terry(offset, windows))
+    warm, fit = timed(lambda: ours.fit_bradley_terry(offset, windows), repeats=5)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
     contestants = find_contestants(offset, windows)
@@ -105,7 +95,8 @@ def child(path: Path) -> None:
             tolerance: timed(
                 lambda tolerance=tolerance: jax.block_until_ready(
                     [ours._solve(*arguments, tolerance) for arguments in stacked]
-                )
+                ),
+                repeats=5,
             )[0]
             for tolerance in (1e-8, ours.TOLERANCE)
         }
